@@ -19,7 +19,7 @@ from fix_machine import missing
 from penstock.embedded.ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
 
 class NatsServer(BrokerProcess):
@@ -64,9 +64,33 @@ class NatsServer(BrokerProcess):
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(asyncio.run, _messages(self.url, stream, login)).result()
 
+    def manage(self, work: Callable[[Any], Awaitable[Any]]) -> None:
+        """Do something with what manages streams."""
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, _managed(self.url, work)).result()
+
+    def change_stream(self, name: str, **settings: Any) -> None:
+        """Give a stream other settings."""
+
+        async def change(manager: Any) -> None:
+            config = (await manager.stream_info(name)).config
+            await manager.update_stream(config.evolve(**settings))
+
+        self.manage(change)
+
     def documents(self, stream: str) -> list[dict[str, Any]]:
         """The values of all messages, parsed."""
         return [json.loads(each.data) for each in self.messages(stream)]
+
+
+async def _managed(url: str, work: Callable[[Any], Awaitable[Any]]) -> None:
+    import nats
+
+    client = await nats.connect(url)
+    try:
+        await work(client.jsm())
+    finally:
+        await client.close()
 
 
 async def _messages(url: str, stream: str, login: dict[str, Any]) -> list[Any]:

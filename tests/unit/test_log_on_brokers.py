@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-import nats
 import numpy as np
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import NewTopic
-from nats.js.api import DiscardPolicy
+from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
 
 from fix_nats import NatsServer
 from fix_wait import wait_until
@@ -183,6 +180,71 @@ def test_topic_without_a_partition_for_pieces_is_refused(kafka: KafkaServer, on_
 
     with pytest.raises(LogRefused, match="has 1 partitions, wanted 2"):
         opened(on_kafka.log())
+
+
+def test_topic_that_is_compacted_is_refused(kafka: KafkaServer, on_kafka: Place):
+    """Kafka takes no record without a key there: capture would try again for ever."""
+    topic = f"penstock.{on_kafka.pipeline}.a.log"
+    config = {"cleanup.policy": "compact"}
+    kafka.admin.create_topics([NewTopic(topic, 2, 1, config=config)])[topic].result(30)
+
+    with pytest.raises(LogRefused, match="is compact, wanted delete"):
+        opened(on_kafka.log())
+
+
+@pytest.mark.parametrize(
+    ("setting", "wanted"),
+    [
+        ({"retention": RetentionPolicy.INTEREST}, "retention interest, wanted limits"),
+        ({"retention": RetentionPolicy.WORK_QUEUE}, "retention workqueue, wanted limits"),
+        ({"no_ack": True}, "acknowledges nothing"),
+        ({"allow_direct": False}, "direct gets: False"),
+    ],
+)
+def test_stream_that_keeps_nothing_for_sinks_is_refused_and_found_by_check(
+    nats_server: NatsServer, tmp_path: Path, setting: dict[str, Any], wanted: str
+):
+    """With the retention `interest` NATS acknowledges a change and has deleted it then."""
+    place = Place("nats", {"url": nats_server.url}, tmp_path)
+    stream = f"penstock-{place.pipeline}-a-log"
+    make_stream(nats_server, stream, **{"allow_direct": True, **setting})
+
+    found = place.kind.check(place.options, [place.owner])
+
+    assert any(isinstance(each, LogRefused) and wanted in each.what for each in found), found
+    with pytest.raises(LogRefused, match=wanted):
+        opened(place.log())
+
+
+@pytest.mark.parametrize("denied", ["$JS.API.STREAM.CREATE.>", "*.entries", "$JS.API.DIRECT.GET.>"])
+def test_who_lacks_a_right_is_told_so_and_capture_does_not_wait_for_ever(
+    tmp_path: Path, denied: str
+):
+    settings = (
+        'authorization { users: [ { user: "p", password: "s", permissions: {'
+        f' publish: {{ allow: ">", deny: "{denied}" }} }} }} ] }}'
+    )
+    with NatsServer(settings).running() as server:
+        given = {"url": server.url, "user": "p", "password": "s", "timeout": 1.0}
+
+        with pytest.raises(LogRefused, match="permissions violation"):
+            opened(Place("nats", given, tmp_path).log())
+
+
+def make_stream(server: NatsServer, name: str, **settings: Any) -> None:
+    """One that a person has made for a log."""
+    config = StreamConfig(name=name, subjects=[f"{name}.entries", f"{name}.pieces"], **settings)
+    server.manage(lambda manager: manager.add_stream(config))
+
+
+def test_stream_in_memory_is_reported(nats_server: NatsServer, tmp_path: Path):
+    place = Place("nats", {"url": nats_server.url}, tmp_path)
+    stream = f"penstock-{place.pipeline}-a-log"
+    make_stream(nats_server, stream, allow_direct=True, storage=StorageType.MEMORY)
+
+    found = [each.what for each in place.kind.check(place.options, [place.owner])]
+
+    assert any("lies in memory" in each for each in found), found
 
 
 def test_log_that_would_be_lost_with_one_disk_is_reported_before_it_is_made(place: Place):
@@ -356,6 +418,21 @@ def test_value_fits_into_messages_as_small_as_the_topic_takes(kafka: KafkaServer
     assert found.value == value
 
 
+def test_value_fits_into_messages_as_small_as_the_bucket_takes(
+    nats_server: NatsServer, tmp_path: Path
+):
+    place = Place("nats", {"url": nats_server.url}, tmp_path)
+    place.board().put("a/b", b"c")
+    nats_server.change_stream(f"KV_penstock-{place.pipeline}-state", max_msg_size=10_000)
+    value = bytes(np.random.default_rng(7).integers(0, 256, 30_000, np.uint8))
+
+    place.elsewhere().put("a/b", value)
+
+    posted = place.elsewhere().get("a/b")
+    assert posted is not None
+    assert posted.value == value
+
+
 def test_shapes_on_a_board_are_those_of_a_file(place: Place, monkeypatch: pytest.MonkeyPatch):
     """Written by one process, read by another, and forgotten in between."""
     monkeypatch.setattr("penstock.schema.past_shapes._LEAST_BYTES", 1000)
@@ -437,7 +514,7 @@ def test_bucket_with_an_age_is_reported_and_refused(nats_server: NatsServer, tmp
     place = Place("nats", {"url": nats_server.url}, tmp_path)
     place.board().put("a/b", b"c")
     stream = f"KV_penstock-{place.pipeline}-state"
-    change_stream(nats_server, stream, max_age=100_000, max_bytes=1_000_000)
+    nats_server.change_stream(stream, max_age=100_000, max_bytes=1_000_000)
 
     found = [
         each.what
@@ -467,7 +544,7 @@ def test_limits_of_a_stream_by_number_are_reported_before_and_while_it_runs(
     append(writer, 8)
     assert writer.risk(Lsn(0)) is None
 
-    change_stream(nats_server, f"penstock-{place.pipeline}-a-log", **limit)
+    nats_server.change_stream(f"penstock-{place.pipeline}-a-log", **limit)
     found = [each.what for each in place.kind.check(place.options, [place.owner])]
     for end in range(16, 80, 8):
         append(writer, end)
@@ -478,19 +555,6 @@ def test_limits_of_a_stream_by_number_are_reported_before_and_while_it_runs(
     assert isinstance(risk, LogAtRisk)
     assert "NATS keeps 10" in risk.what
     writer.close()
-
-
-def change_stream(server: NatsServer, name: str, **settings: Any) -> None:
-    async def change() -> None:
-        client = await nats.connect(server.url)
-        manager = client.jsm()
-        config = (await manager.stream_info(name)).config
-        await manager.update_stream(config.evolve(**settings))
-        await client.close()
-
-    # In a thread of its own: that of the tests may have a browser's loop.
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: asyncio.run(change())).result()
 
 
 def test_entry_that_is_too_long_for_a_message_keeps_its_pieces_while_it_is_needed(place: Place):

@@ -14,7 +14,14 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from penstock.brokers.kafka.client import FENCED
 from penstock.brokers.kafka.producer import HeldProducer
-from penstock.errors import LogAtRisk, LogGone, LogUnreachable, PenstockError, SecondInstance
+from penstock.errors import (
+    LogAtRisk,
+    LogGone,
+    LogRefused,
+    LogUnreachable,
+    PenstockError,
+    SecondInstance,
+)
 from penstock.log.broker.transport import Bounds, Kept
 from penstock.log.kafka.clients import Pool, Settings
 from penstock.log.kafka.locator import PIECE_BYTES, PIECES, KafkaLocator, fetch
@@ -71,6 +78,13 @@ class KafkaTransport:
         self.close_writing()
         self._clients.go_on()
         facts = self._log_topic.require(PARTITIONS, log_config(self._options))
+        policy = facts.config.get("cleanup.policy", "delete")
+        if "compact" in policy:  # then Kafka takes no record without a key, and entries have none
+            raise LogRefused(
+                f"cleanup.policy is {policy}, wanted delete",
+                self.place,
+                f"set cleanup.policy=delete for topic {self._topic}",
+            )
         self.piece_bytes = min(PIECE_BYTES, facts.limit - _BATCH_BYTES)
         longest = int(1000 * max(timing().log_transaction_seconds, self._options.timeout))
         conf = self._clients.conf(

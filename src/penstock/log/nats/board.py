@@ -103,7 +103,9 @@ class NatsBoard(MemoryBoard):
         for problem in board_risks(found, self._place):
             if problem.what.startswith(_DELETES):
                 raise LogRefused(problem.what, problem.where, problem.do)
-        self._limit_pieces(self._connection.client.max_payload)
+        own = found.max_msg_size or 0
+        largest = self._connection.client.max_payload
+        self._limit_pieces(min(own, largest) if own > 0 else largest)
         self._tail = StreamTail(self._connection, self._stream, f"$KV.{self._bucket}.>", 1)
         self._next = 1
         for role, run in self._held.items():

@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from nats.js import api
+
 from penstock.brokers.names import fill
 from penstock.errors import LogAtRisk
 from penstock.log.broker.log import BrokerLog
 from penstock.log.broker.places import Places
 from penstock.log.nats.board import NatsBoard, board_risks
 from penstock.log.nats.connections import Settings, connection_of
-from penstock.log.nats.stream import delete, find
-from penstock.log.nats.transport import NatsTransport
+from penstock.log.nats.stream import delete, find, problem
+from penstock.log.nats.transport import NatsTransport, subjects_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,6 +107,15 @@ def _risks_of(options: NatsLogOptions, name: str, place: str) -> Iterator[Pensto
     if found is None:
         return  # made without limits
     config = found.config
+    if refused := problem(config, subjects_of(name), place):
+        yield refused
+    if config.storage == api.StorageType.MEMORY:
+        yield LogAtRisk(
+            "the stream lies in memory: what it has is lost when its servers are started anew; with `acknowledge:"
+            " delivered` the source's slot still has it, with `acknowledge: logged` nobody has",
+            place,
+            "delete it while penstock is stopped and nothing waits in it: penstock makes it on disk",
+        )
     limits = {"max_age": config.max_age or 0, "max_bytes": max(0, config.max_bytes or 0)}
     limits["max_msgs"] = max(0, config.max_msgs or 0)
     limits["max_msgs_per_subject"] = max(0, config.max_msgs_per_subject or 0)

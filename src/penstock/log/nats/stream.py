@@ -58,7 +58,7 @@ def require(connection: Connection, wanted: api.StreamConfig, *, may_create: boo
     """Make sure that a stream is there; its configuration.
 
     Raises:
-        LogRefused: it is not, and may not be made, or takes other subjects.
+        LogRefused: it is not, and may not be made, or cannot be what it is to be.
     """
     name = str(wanted.name)
     found = find(connection, name)
@@ -71,17 +71,30 @@ def require(connection: Connection, wanted: api.StreamConfig, *, may_create: boo
     if found is None:
         found = connection.run(manager(connection).add_stream(wanted), f"making stream {name}")
         _log.info("made stream %s", name)
-    if (
-        list(found.config.subjects or ()) != list(wanted.subjects or ())
-        or not found.config.allow_direct
-    ):
-        raise LogRefused(
-            f"stream {name} takes {', '.join(found.config.subjects or ())} and direct gets:"
-            f" {bool(found.config.allow_direct)}; wanted {', '.join(wanted.subjects or ())} and direct gets",
-            connection.place,
-            "delete the stream, and penstock makes it; or choose another name for it under log:",
-        )
+    if refused := problem(found.config, wanted.subjects or (), connection.place):
+        raise refused
     return found.config
+
+
+def problem(config: Any, subjects: Sequence[str], place: str) -> LogRefused | None:
+    """Why a stream that is there cannot be a log, or a bucket of reports."""
+    name, taken = config.name, list(config.subjects or ())
+    if taken != list(subjects) or not config.allow_direct:
+        what = (
+            f"stream {name} takes {', '.join(taken)} and direct gets: {bool(config.allow_direct)};"
+            f" wanted {', '.join(subjects)} and direct gets"
+        )
+    elif config.retention != api.RetentionPolicy.LIMITS:
+        what = (
+            f"stream {name} has the retention {api.RetentionPolicy(config.retention).value}, wanted limits: NATS"
+            " deletes what its consumers have read, or what nobody waits for, and sinks still need it"
+        )
+    elif config.no_ack:
+        what = f"stream {name} has no_ack and acknowledges nothing: what it does not take would be lost"
+    else:
+        return None
+    do = "delete the stream, and penstock makes it; or choose another name for it under log:"
+    return LogRefused(what, place, do)
 
 
 def delete(connection: Connection, name: str) -> bool:

@@ -42,6 +42,11 @@ _HEADER_BYTES = 1024
 _WRONG_LAST_SEQUENCE = 10071
 
 
+def subjects_of(stream: str) -> list[str]:
+    """Those of a log's entries and pieces."""
+    return [f"{stream}.entries", f"{stream}.pieces"]
+
+
 @dataclass(frozen=True)
 class NatsLocator:
     """The pieces of one slice: numbers of messages in a stream."""
@@ -87,12 +92,12 @@ class NatsTransport:
     @property
     def entries_subject(self) -> str:
         """That of entries."""
-        return f"{self._stream}.entries"
+        return subjects_of(self._stream)[0]
 
     @property
     def pieces_subject(self) -> str:
         """That of pieces."""
-        return f"{self._stream}.pieces"
+        return subjects_of(self._stream)[1]
 
     @property
     def _connection(self) -> Connection:
@@ -105,7 +110,7 @@ class NatsTransport:
         connection = self._connection
         wanted = api.StreamConfig(
             name=self._stream,
-            subjects=[self.entries_subject, self.pieces_subject],
+            subjects=subjects_of(self._stream),
             storage=api.StorageType.FILE,
             num_replicas=self._options.replicas,
             # Capture itself lets go of what every sink has: nobody else must.
