@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from contextlib import ExitStack
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,6 +17,7 @@ from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfi
 
 from fix_nats import NatsServer
 from fix_wait import wait_until
+from penstock.config import pipeline_from_document
 from penstock.errors import (
     LogAtRisk,
     LogGone,
@@ -30,9 +33,12 @@ from penstock.log.kafka.locator import _fetcher
 from penstock.log.nats.stream import find
 from penstock.log.slice import SliceHead, SliceKind
 from penstock.lsn import Lsn
+from penstock.pipeline import log_of, wire_of
+from penstock.run.status import read_status
 from penstock.schema.mark import Mark
 from penstock.schema.past_shapes import PastShapes
 from penstock.state.boardshapes import BoardLines
+from penstock.state.reports import DeliveryReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -304,6 +310,75 @@ def test_replication_and_retention_are_reported_before_and_while_it_runs(
     writer.close()
 
 
+def test_retention_is_reported_while_nobody_writes(
+    kafka: KafkaServer, on_kafka: Place, monkeypatch: pytest.MonkeyPatch
+):
+    assert on_kafka.log().risk(Lsn(0)) is None  # there is none yet
+    topic = f"penstock.{on_kafka.pipeline}.a.log"
+    config = {"retention.ms": "5000000"}
+    kafka.admin.create_topics([NewTopic(topic, 2, 1, config=config)])[topic].result(30)
+    wait_until(lambda: topic in kafka.topics(topic), what="the topic")
+    writer = opened(on_kafka.log())
+    append(writer, 8)
+    append(writer, 16)
+    writer.close()
+
+    assert on_kafka.log().risk(Lsn(0)) is None
+    later = time.time() + 3600
+    monkeypatch.setattr("penstock.log.kafka.transport.time", SimpleNamespace(time=lambda: later))
+
+    assert on_kafka.log().risk(Lsn(16)) is None
+    risk = on_kafka.log().risk(Lsn(8))
+    assert isinstance(risk, LogAtRisk)
+    assert "1.0 hours old, and Kafka deletes after 1.4" in risk.what
+
+
+def test_parts_of_a_transaction_that_every_sink_has_are_not_needed(
+    nats_server: NatsServer, tmp_path: Path
+):
+    place = Place("nats", {"url": nats_server.url}, tmp_path)
+    writer = opened(place.log())
+    lengths = np.array([1], np.uint32)
+    for part in range(6):
+        kind, end = (SliceKind.PART, Lsn(0)) if part < 5 else (SliceKind.LAST, Lsn(8))
+        head = SliceHead(kind, Lsn(8), Lsn(8), end, committed_at=8, meta={"part": part})
+        writer.append(head, b"x", lengths)
+    writer.close()
+    nats_server.change_stream(f"penstock-{place.pipeline}-a-log", max_msgs_per_subject=10)
+
+    assert place.log().risk(Lsn(0)) is not None
+    assert place.log().risk(Lsn(8)) is None
+
+
+def test_status_says_while_capture_is_stopped_what_will_delete_what_a_sink_needs(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    name = f"shop_{uuid.uuid4().hex[:12]}"
+    document = {
+        "name": name,
+        "state": str(tmp_path / "state"),
+        "source": {"url": "postgresql://127.0.0.1:1/none", "tables": ["*.*"]},
+        "sinks": {"out": {"kind": "stdout"}},
+        "log": {"kind": "nats", "url": nats_server.url},
+    }
+    file = pipeline_from_document(document, "test")
+    writer = opened(log_of(file))
+    append(writer, 8)
+    writer.close()
+    nats_server.change_stream(f"penstock-{name}-{name}-log", max_age=5000)
+
+    def warning() -> str | None:
+        (found,) = read_status(file).sources.values()
+        return found.warning
+
+    assert warning() is None
+    later = time.time() + 3600
+    monkeypatch.setattr("penstock.log.nats.transport.time", SimpleNamespace(time=lambda: later))
+    assert "1.0 hours old, and NATS deletes after 1.4" in (warning() or "")
+    wire_of(file).publish(DeliveryReport(delivered_lsn=Lsn(8), safe_lsn=Lsn(8)), "out")
+    assert warning() is None
+
+
 def test_what_is_put_on_a_board_is_seen_by_all_and_after_a_restart(place: Place):
     one, other = place.board(), place.elsewhere()
     assert (one.get("a/b.json"), other.keys("")) == (None, [])
@@ -555,6 +630,10 @@ def test_limits_of_a_stream_by_number_are_reported_before_and_while_it_runs(
     assert isinstance(risk, LogAtRisk)
     assert "NATS keeps 10" in risk.what
     writer.close()
+    while_stopped = place.log().risk(Lsn(0))
+    assert isinstance(while_stopped, LogAtRisk)
+    assert while_stopped.what == risk.what
+    assert place.log().risk(Lsn(72)) is None
 
 
 def test_entry_that_is_too_long_for_a_message_keeps_its_pieces_while_it_is_needed(place: Place):

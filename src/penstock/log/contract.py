@@ -335,6 +335,14 @@ class Log(Protocol):
         """Where everything in it ends; zero when there is none, None when it is not known right now."""
         ...
 
+    def risk(self, needed_lsn: Lsn) -> PenstockError | None:
+        """As the writer's, while nobody writes: what will soon delete what a sink at a position needs.
+
+        Raises:
+            LogUnreachable: it cannot be asked.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class LogOwner:

@@ -193,10 +193,26 @@ def _source(
     except PenstockError as error:
         status.error = str(error)
     status.error = _reported_error(pipeline, report) or status.error
-    status.warning = status.warning or report.warning
+    status.warning = status.warning or _log_warning(pipeline, report)
     last = before.sources[pipeline.source_id] if before is not None else SourceStatus()
     status.unreceived_since = _unreceived_since(status, last, time.time())
     return status
+
+
+def _log_warning(pipeline: PipelineFile, report: CaptureReport) -> str | None:
+    """What may delete what a sink needs of the log: capture says it while it runs, else the log is asked."""
+    wire = wire_of(pipeline)
+    if wire.capturing_run() is not None:
+        return report.warning
+    delivered = [wire.latest(DeliveryReport, name) or DeliveryReport() for name in pipeline.sinks]
+    needed = min((each.safe_lsn or ZERO for each in delivered), default=ZERO)
+    try:
+        risk = log_of(pipeline).risk(needed)
+    except PenstockError:
+        return report.warning
+    if risk is not None:
+        return str(risk)
+    return report.warning if needed < (report.durable_lsn or ZERO) else None
 
 
 def _unreceived_since(status: SourceStatus, last: SourceStatus, now: float) -> float | None:

@@ -108,6 +108,21 @@ def number_before(transport: Transport, bounds: Bounds, after: Lsn) -> int:
     return low
 
 
+def entry_after(transport: Transport, lsn: Lsn) -> Kept | None:
+    """The oldest entry that holds something after a position; None where there is none."""
+    bounds = transport.bounds()
+    if bounds is None:
+        return None
+    begun: Kept | None = None  # of a transaction in parts the first
+    for kept, entry in entries_from(transport, number_before(transport, bounds, lsn)):
+        begun = begun or kept
+        if entry.head is None or (entry.end_lsn is not None and entry.end_lsn <= lsn):
+            begun = None
+        elif entry.end_lsn is not None:
+            return begun
+    return None
+
+
 def _counting_from(transport: Transport, number: int) -> tuple[int, Lsn] | None:
     """The first entry from a number on that is no part: its number, and where it ends."""
     for kept, entry in entries_from(transport, number):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.log.background import BackgroundWriter
-from penstock.log.broker.find import span_of
+from penstock.log.broker.find import entry_after, span_of
 from penstock.log.broker.reader import BrokerReader
 from penstock.log.broker.writer import BrokerWriter
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.encryption import Keyring
+    from penstock.errors import PenstockError
     from penstock.log.broker.transport import Transport
     from penstock.log.contract import LogReader, LogSpan, LogWriter
     from penstock.lsn import Lsn
@@ -53,3 +54,12 @@ class BrokerLog:
     def end_lsn(self) -> Lsn | None:
         """Where everything in it ends."""
         return self.span().end_lsn
+
+    def risk(self, needed_lsn: Lsn) -> PenstockError | None:
+        """What of the broker's settings will soon delete what a sink needs, by its age and by number.
+
+        Raises:
+            LogUnreachable: the broker is away.
+        """
+        needed = entry_after(self._transport, needed_lsn)
+        return None if needed is None else self._transport.risk(needed.at, 0)

@@ -53,6 +53,10 @@ class FilesLog:
         """Where everything in it ends; None while it is being written to."""
         return log_end(self._directory)
 
+    def risk(self, needed_lsn: Lsn) -> None:  # noqa: ARG002
+        """Nobody else deletes files."""
+        return
+
 
 class FilesKind:
     """Says what the rest asks of a kind of log."""
