@@ -34,6 +34,7 @@ from penstock.log.nats.stream import find
 from penstock.log.slice import SliceHead, SliceKind
 from penstock.lsn import Lsn
 from penstock.pipeline import log_of, wire_of
+from penstock.run.check import find as find_faults
 from penstock.run.status import read_status
 from penstock.schema.mark import Mark
 from penstock.schema.past_shapes import PastShapes
@@ -268,8 +269,34 @@ def test_stream_that_is_missing_and_may_not_be_made_is_reported(
 
     found = place.kind.check(place.options, [place.owner])
 
+    assert [type(each) for each in found] == [LogRefused] * 2
     assert [each.where.split()[0] for each in found] == ["stream", "bucket"]
     assert all("is not there, and log.create_streams is false" in each.what for each in found)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, {("PEN-310", "warning")}),
+        ({"create_streams": False}, {("PEN-308", "error")}),
+        ({"url": "nats://127.0.0.1:1"}, {("PEN-307", "error")}),
+    ],
+)
+def test_log_that_a_run_cannot_use_is_an_error_of_check_and_a_risk_is_a_warning(
+    nats_server: NatsServer, tmp_path: Path, given: dict[str, Any], wanted: set[tuple[str, str]]
+):
+    document = {
+        "name": f"shop_{uuid.uuid4().hex[:12]}",
+        "state": str(tmp_path / "state"),
+        "source": {"url": "postgresql://127.0.0.1:1/none", "tables": ["*.*"]},
+        "sinks": {"out": {"kind": "stdout"}},
+        "log": {"kind": "nats", "url": nats_server.url, "timeout": 2.0, **given},
+    }
+
+    found = find_faults(pipeline_from_document(document, "test"))
+
+    of_log = {(each.code, each.severity) for each in found if each.code.startswith("PEN-3")}
+    assert of_log == wanted
 
 
 def test_settings_of_a_topic_that_is_yet_to_be_made_are_judged(kafka: KafkaServer, tmp_path: Path):

@@ -10,6 +10,8 @@ from penstock.errors import (
     JavaMissing,
     LogKeyMissing,
     LogKeyUnusable,
+    LogRefused,
+    LogUnreachable,
     PenstockError,
     SourceTwice,
 )
@@ -92,7 +94,8 @@ def _same_database(view: PipelineFile, databases: Databases) -> list[PenstockErr
 
 
 def _of_log(fault: PenstockError) -> Finding:
-    is_error = isinstance(fault, LogKeyMissing | LogKeyUnusable)
+    # What is at risk, or might not fit, is not lost yet.
+    is_error = isinstance(fault, LogKeyMissing | LogKeyUnusable | LogRefused | LogUnreachable)
     return Finding(fault, "error" if is_error else "warning")
 
 

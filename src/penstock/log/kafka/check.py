@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.brokers.kafka.names import colliding, too_long
-from penstock.errors import LogAtRisk
+from penstock.errors import LogAtRisk, LogRefused
 from penstock.log.kafka.clients import Settings
 from penstock.log.kafka.topic import LogTopic, log_config
 from penstock.log.kafka.transport import PARTITIONS
@@ -32,7 +32,7 @@ def risks(options: KafkaLogOptions, name: str, place: str) -> Iterator[PenstockE
         )
     if facts is None:
         if not options.create_topics:
-            yield LogAtRisk(
+            yield LogRefused(
                 "the topic is not there, and log.create_topics is false",
                 place,
                 f"make it with {PARTITIONS} partitions, or set create_topics: true",
@@ -49,7 +49,7 @@ def state_risks(options: KafkaLogOptions, name: str, place: str) -> Iterator[Pen
     facts = LogTopic(clients, options, name).facts()
     if facts is None:
         if not options.create_topics:
-            yield LogAtRisk(
+            yield LogRefused(
                 "the topic is not there, and log.create_topics is false",
                 place,
                 "make it with 1 partition and cleanup.policy=compact, or set create_topics: true",
@@ -57,7 +57,9 @@ def state_risks(options: KafkaLogOptions, name: str, place: str) -> Iterator[Pen
         return
     policy = facts.config.get("cleanup.policy", "compact")
     if policy != "compact":
-        yield LogAtRisk(
+        # One that is compacted as well loses what is old; one that is not is refused.
+        kind = LogAtRisk if "compact" in policy else LogRefused
+        yield kind(
             f"cleanup.policy is {policy}, wanted compact: Kafka deletes positions and requests",
             place,
             f"set cleanup.policy=compact for topic {name}",
@@ -90,7 +92,7 @@ def name_problems(
 
 def _safety(facts: TopicFacts, place: str) -> Iterator[PenstockError]:
     if facts.partitions < PARTITIONS:
-        yield LogAtRisk(
+        yield LogRefused(
             f"the topic has {facts.partitions} partitions, wanted {PARTITIONS}",
             place,
             f"give it {PARTITIONS} partitions",
@@ -109,7 +111,7 @@ def _safety(facts: TopicFacts, place: str) -> Iterator[PenstockError]:
 def _retention(facts: TopicFacts, place: str) -> Iterator[PenstockError]:
     policy = facts.config.get("cleanup.policy", "delete")
     if "compact" in policy:
-        yield LogAtRisk(
+        yield LogRefused(
             f"cleanup.policy is {policy}, wanted delete", place, "set cleanup.policy to delete"
         )
     for key, unit in (("retention.ms", "milliseconds"), ("retention.bytes", "bytes")):

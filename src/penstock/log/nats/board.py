@@ -52,6 +52,13 @@ def board_risks(config: Any, place: str) -> Iterator[LogAtRisk]:
             )
 
 
+def refused_bucket(risk: LogAtRisk) -> LogRefused | None:
+    """A bucket that deletes what is needed is none; None of other risks."""
+    if not risk.what.startswith(_DELETES):
+        return None
+    return LogRefused(risk.what, risk.where, risk.do)
+
+
 class NatsBoard(MemoryBoard):
     """The board of one pipeline."""
 
@@ -100,9 +107,9 @@ class NatsBoard(MemoryBoard):
             allow_direct=True,
         )
         found = require(self._connection, wanted, may_create=self._options.create_streams)
-        for problem in board_risks(found, self._place):
-            if problem.what.startswith(_DELETES):
-                raise LogRefused(problem.what, problem.where, problem.do)
+        for risk in board_risks(found, self._place):
+            if refused := refused_bucket(risk):
+                raise refused
         own = found.max_msg_size or 0
         largest = self._connection.client.max_payload
         self._limit_pieces(min(own, largest) if own > 0 else largest)

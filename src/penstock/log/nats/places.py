@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from nats.js import api
 
 from penstock.brokers.names import fill
-from penstock.errors import LogAtRisk
+from penstock.errors import LogAtRisk, LogRefused
 from penstock.log.broker.log import BrokerLog
 from penstock.log.broker.places import Places
-from penstock.log.nats.board import NatsBoard, board_risks
+from penstock.log.nats.board import NatsBoard, board_risks, refused_bucket
 from penstock.log.nats.connections import Settings, connection_of
 from penstock.log.nats.stream import delete, find, problem
 from penstock.log.nats.transport import NatsTransport, subjects_of
@@ -61,7 +61,8 @@ class NatsPlaces(Places):
         place = f"bucket {bucket}"
         found = find(connection_of(Settings.of(self._options), place), f"KV_{bucket}")
         if found is not None:
-            yield from board_risks(found.config, place)
+            for risk in board_risks(found.config, place):
+                yield refused_bucket(risk) or risk
             if (found.config.num_replicas or 1) < 2:
                 yield LogAtRisk(
                     "the bucket has one replica: positions and shapes of tables are lost with the disk of one server",
@@ -69,7 +70,7 @@ class NatsPlaces(Places):
                     "use replicas: 3 on a cluster",
                 )
         elif not self._options.create_streams:
-            yield LogAtRisk(
+            yield LogRefused(
                 "the bucket is not there, and log.create_streams is false",
                 place,
                 "make it, or set create_streams: true",
@@ -89,7 +90,7 @@ def _board(
 def _risks_of(options: NatsLogOptions, name: str, place: str) -> Iterator[PenstockError]:
     found = find(connection_of(Settings.of(options), place), name)
     if found is None and not options.create_streams:
-        yield LogAtRisk(
+        yield LogRefused(
             "the stream is not there, and log.create_streams is false",
             place,
             "make it, or set create_streams: true",
