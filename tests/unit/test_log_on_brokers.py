@@ -274,6 +274,16 @@ def test_stream_that_is_missing_and_may_not_be_made_is_reported(
     assert all("is not there, and log.create_streams is false" in each.what for each in found)
 
 
+def test_sources_that_would_share_a_stream_are_refused(nats_server: NatsServer, tmp_path: Path):
+    place = Place("nats", {"url": nats_server.url, "stream": "log-{pipeline}"}, tmp_path)
+    owners = [place.owner, replace(place.owner, source_id="b")]
+
+    (found,) = place.kind.check(place.options, owners)
+
+    assert isinstance(found, LogRefused)
+    assert "2 sources have one stream" in found.what
+
+
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
@@ -609,6 +619,7 @@ def test_topics_that_kafka_takes_no_names_of_are_reported(kafka: KafkaServer, on
 
     (found,) = on_kafka.kind.check(on_kafka.options, [on_kafka.owner])
 
+    assert isinstance(found, LogRefused)
     assert f"collides with {topic}" in found.what
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from penstock.brokers.names import fill
-from penstock.errors import LogAtRisk, PenstockError
+from penstock.errors import LogRefused, PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,7 +63,7 @@ class Places(ABC):
         names = [self.name_of(owner) for owner in owners]
         if len(set(names)) < len(names):
             return [
-                LogAtRisk(
+                LogRefused(
                     f"{len(names)} sources have one {self.unit}, wanted one for each",
                     f"log.{self.unit} {self._pattern}",
                     f"put {{source}} into log.{self.unit}",

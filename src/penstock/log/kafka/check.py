@@ -25,7 +25,9 @@ def risks(options: KafkaLogOptions, name: str, place: str) -> Iterator[PenstockE
     facts = LogTopic(clients, options, name).facts()
     factor = options.replication_factor
     if factor is not None and factor > len(found.brokers):
-        yield LogAtRisk(
+        # A topic that is there is as it is.
+        kind = LogRefused if facts is None else LogAtRisk
+        yield kind(
             f"log.replication_factor is {factor}, and there are {len(found.brokers)} brokers",
             place,
             "set it to at most the number of brokers",
@@ -81,9 +83,9 @@ def name_problems(
     known = clients.metadata(clients.admin, "reaching the brokers").topics
     for name in names:
         if problem := too_long(name):
-            yield LogAtRisk(problem, place, "choose shorter names under log:")
+            yield LogRefused(problem, place, "choose shorter names under log:")
     for name, other in colliding(names, known).items():
-        yield LogAtRisk(
+        yield LogRefused(
             f"topic {name} collides with {other}: Kafka takes no two names that differ in '.' and '_' alone",
             place,
             "choose other names under log:",
