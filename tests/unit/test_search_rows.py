@@ -71,6 +71,17 @@ def test_document_that_was_deleted_since_is_left_alone():
     assert (found.refused, len(found.rows)) == ({}, 0)
 
 
+def test_document_from_before_a_column_was_called_so_makes_none_whole():
+    # As after ALTER TABLE t RENAME was TO big, where documents are not copied anew, or not yet.
+    batch = records(changes([relation(T), *transaction(LSN, update(T, ["1", "n", UNCHANGED]))]))
+    older = {"id": 1, "note": "m", "was": "B", "_position": version(LSN - 64, 0)}
+    found = net(batch, {"1": older})
+    assert (len(found.refused), len(found.rows)) == (1, 0)
+    # Of a later document the server refuses the write itself.
+    later = {**older, "_position": version(LSN + 64, 0)}
+    assert net(batch, {"1": later}).refused == {}
+
+
 def test_change_says_its_place_where_its_version_does_not():
     rows = [update(T, [str(key), "n", "B"]) for key in range(4098)]
     batch = records(changes([relation(T), *transaction(LSN, *rows)]))

@@ -134,6 +134,8 @@ class _Walk:
             if place in self._parsed:
                 names, moved, rest = self._parsed[place]
                 base = self._base(place, one if moved is None else moved, known, unknown)
+                if base is not None and not self._has(base, names, place):
+                    base = None
                 source = None if base is None else filled(rest, base, names)
             if source is None:
                 unknown.setdefault(one, []).append(place)
@@ -166,9 +168,14 @@ class _Walk:
         written = self._there.get(own)
         return written if written is not None and self._is_later(written, place) else None
 
+    def _has(self, document: dict[str, Any], names: list[str], place: int) -> bool:
+        """Whether a document has what was not sent: not one from before a column was called so. Of one that is later
+        the write is refused as a conflict, whatever it lacks."""
+        return document.keys() >= set(names) or self._is_later(document, place)
+
     def _is_later(self, document: dict[str, Any], place: int) -> bool:
         """Whether a document is of a later change, or of the same one."""
-        found = document.get(POSITION, 0), document.get(ORDINAL, 0)
+        found = int(document.get(POSITION, 0)), int(document.get(ORDINAL, 0))
         return found >= (int(self._versions[place]), int(self._ordinals[place]))
 
 
