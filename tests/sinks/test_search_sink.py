@@ -79,7 +79,9 @@ T = table(16400, "t", {"id": "int8", "note": "text", "big": "text"}, key=["id"])
 PLACES = table(16402, "places", {"id": "int8", "at": 600}, key=["id"])
 SPOTS = table(16403, "spots", {"id": "int8", "at": 600, "big": "text"}, key=["id"])
 TEXTS = table(16404, "texts", {"id": "text", "note": "text"}, key=["id"])
-TABLES = (T, PLACES, SPOTS, TEXTS)
+# A numeric[] that is long enough for TOAST.
+NUMBERS = table(16405, "numbers", {"id": "int8", "n": "int4", "many": 1231}, key=["id"])
+TABLES = (T, PLACES, SPOTS, TEXTS, NUMBERS)
 # What T is called once it was renamed, and who has its name then.
 U = table(16400, "u", {"id": "int8", "note": "text", "big": "text"}, key=["id"])
 OTHER = table(16410, "t", {"id": "int8", "note": "text", "big": "text"}, key=["id"])
@@ -237,6 +239,22 @@ def test_value_that_was_not_sent_is_that_of_the_document(bench, search_server) -
         "1": {"id": 1, "note": "later", "big": "B"},
         "2": {"id": 2, "note": "y", "big": "C"},
     }
+
+
+def test_numbers_that_were_not_sent_are_found_digit_for_digit(bench, search_server) -> None:
+    one = bench()
+    long = "1" + "0" * 400
+    one.write(insert(NUMBERS, ["1", "0", f"{{0.00000010,{long},-0}}"]))
+    one.deliver()
+    one.write(update(NUMBERS, ["1", "1", UNCHANGED]))
+    one.deliver()
+
+    index = f"{one.index}-public-numbers"
+    assert search_server.rows(index)["1"]["n"] == 1
+    for digits in ("0.00000010", long, "-0"):
+        query = {"query": {"term": {"many": digits}}}
+        found = search_server.must("POST", f"/{index}/_search", query)["hits"]["hits"]
+        assert [each["_id"] for each in found] == ["1"], digits
 
 
 def test_repeat_changes_nothing_and_no_value_is_lost_by_it(bench, search_server) -> None:

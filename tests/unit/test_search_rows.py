@@ -9,8 +9,9 @@ import pytest
 from fix_changes import StreamMaker, of_seed
 from penstock.changes.envelope import records_in_order
 from penstock.changes.shares import Share
+from penstock.sinks.search.client import read_exactly
 from penstock.sinks.search.mapping import Mapper
-from penstock.sinks.search.merge import net_effect
+from penstock.sinks.search.merge import filled, net_effect
 from penstock.sinks.search.names import Names, aliases_of, index_of
 from penstock.sinks.search.options import SearchOptions
 from penstock.sinks.search.rows import RowWriter, identified
@@ -80,6 +81,12 @@ def test_document_from_before_a_column_was_called_so_makes_none_whole():
     # Of a later document the server refuses the write itself.
     later = {**older, "_position": version(LSN + 64, 0)}
     assert net(batch, {"1": later}).refused == {}
+
+
+def test_numbers_of_a_document_are_written_digit_for_digit():
+    text = b'{"a":[0.00000010,-0,1' + b"0" * 5000 + b'],"b":{"c":1e5},"d":"0.10"}'
+    filled_in = filled(b'{"id":1}', read_exactly(text), ["a", "b", "d"])
+    assert filled_in.replace(b": ", b":").replace(b", ", b",") == text[:-1] + b',"id":1}'
 
 
 def test_change_says_its_place_where_its_version_does_not():

@@ -16,7 +16,6 @@ import ssl
 import threading
 import urllib.parse
 from contextlib import suppress
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import (
@@ -137,7 +136,7 @@ class Client:
     ) -> Answer:
         """One request that works, or is answered with one of the statuses that are accepted.
 
-        `exact`: numbers with a point are read digit for digit, as Decimals.
+        `exact`: numbers are read digit for digit, as `Digits`.
 
         Raises:
             PenstockError: it is answered otherwise, or not at all.
@@ -146,7 +145,7 @@ class Client:
         waits = BackOff()
         while True:
             answer = self._once(
-                method, path, data, "application/json", _exactly if exact else json.loads
+                method, path, data, "application/json", read_exactly if exact else json.loads
             )
             if answer.status < 300 or answer.status in accepted:
                 return answer
@@ -326,8 +325,15 @@ class Client:
         )
 
 
-def _exactly(text: bytes) -> Any:
-    return json.loads(text, parse_float=Decimal)
+class Digits(str):
+    """A number of JSON as it is spelled: as a keyword it is found by that alone, and it may be longer than Python reads."""
+
+    __slots__ = ()
+
+
+def read_exactly(text: bytes) -> Any:
+    """JSON, with numbers as `Digits`."""
+    return json.loads(text, parse_int=Digits, parse_float=Digits)
 
 
 def _passes(status: int) -> bool:

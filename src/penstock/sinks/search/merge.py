@@ -11,14 +11,20 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.sinks.search.client import CONFLICT, NOT_FOUND, UNAVAILABLE, Answer
+from penstock.sinks.search.client import (
+    CONFLICT,
+    NOT_FOUND,
+    UNAVAILABLE,
+    Answer,
+    Digits,
+    read_exactly,
+)
 from penstock.sinks.search.indexes import quoted
 from penstock.sinks.search.names import ORDINAL, POSITION, UNCHANGED
 from penstock.sinks.search.rows import partial
@@ -189,14 +195,14 @@ def filled(rest: bytes, base: dict[str, Any], names: list[str]) -> bytes:
 
 
 def _read(text: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(text, parse_float=Decimal)
+    found: dict[str, Any] = read_exactly(text)
     return found
 
 
 def _written(value: Any) -> str:
     """As JSON, numbers digit for digit."""
-    if isinstance(value, Decimal):
-        return str(value)
+    if isinstance(value, Digits):
+        return value
     if isinstance(value, list):
         return f"[{','.join(map(_written, value))}]"
     if isinstance(value, dict):
