@@ -44,7 +44,7 @@ from penstock.schema.shape import SchemaChange
 from penstock.sinks.ddl_transaction import Rows, ShapeChange, TableDifference
 from penstock.sinks.describe import WholeSchema
 from penstock.sinks.kind import SinkPlace
-from penstock.sinks.search import store
+from penstock.sinks.search import merge, store
 from penstock.sinks.search.indexes import Unfit, Wanted
 from penstock.sinks.search.kind import SearchKind
 from penstock.sinks.search.mapping import Mapper
@@ -255,6 +255,30 @@ def test_numbers_that_were_not_sent_are_found_digit_for_digit(bench, search_serv
         query = {"query": {"term": {"many": digits}}}
         found = search_server.must("POST", f"/{index}/_search", query)["hits"]["hits"]
         assert [each["_id"] for each in found] == ["1"], digits
+
+
+def test_long_documents_are_read_a_few_at_a_time(
+    bench, search_front, search_server, monkeypatch
+) -> None:
+    monkeypatch.setattr(merge, "READ_BYTES", 20_000)
+    front: SearchFront = search_front()
+    one = bench(url=front.url)
+    bigs = {str(key): f"B{key}" * 500 for key in range(200)}
+    one.write(*(insert(T, [key, "new", big]) for key, big in bigs.items()))
+    one.deliver()
+    before = len(front.requests)
+    one.write(*(update(T, [key, "later", UNCHANGED]) for key in bigs))
+    one.deliver()
+
+    asked = [(path.rpartition("/")[2], size) for _, path, size in front.requests[before:]]
+    kinds = [kind.partition("?")[0] for kind, _ in asked]
+    assert max(size for kind, size in asked if kind == "_mget") < 20 * len(' "199",')
+    last = len(kinds) - kinds[::-1].index("_mget")
+    assert "_bulk" in kinds[kinds.index("_mget") : last], "what was read is written before more is"
+    found = search_server.rows(one.alias)
+    assert {key: (row["note"], row["big"]) for key, row in found.items()} == {
+        key: ("later", big) for key, big in bigs.items()
+    }
 
 
 def test_repeat_changes_nothing_and_no_value_is_lost_by_it(bench, search_server) -> None:

@@ -46,6 +46,7 @@ class Answer(NamedTuple):
 
     status: int
     content: Any
+    size: int = 0  # in bytes
 
     @property
     def error_type(self) -> str:
@@ -97,6 +98,8 @@ class Client:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._given_up = threading.Event()
+        # How many documents are read at once: few, until somebody has seen how large they are.
+        self.read_at_once = 8
 
     @property
     def is_ours(self) -> bool:
@@ -243,7 +246,7 @@ class Client:
             content = read(text) if text else {}
         except ValueError:
             content = {}  # a proxy's page
-        return Answer(answer.status, content)
+        return Answer(answer.status, content, len(text))
 
     def _connection(self) -> http.client.HTTPConnection:
         with self._lock:

@@ -31,12 +31,15 @@ from penstock.sinks.search.rows import partial
 from penstock.sinks.search.versions import is_coarse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from penstock.sinks.search.client import Client
 
 _LEAD = b'{"%b":' % UNCHANGED.encode()
 _MOST_IDS = 500
+# Of documents that are read at once, and of how many such answers may be in memory.
+READ_BYTES = 8 * 1024 * 1024
+_MOST_ANSWERS = 8
 _CURRENT = re.compile(r"current version \[([0-9]+)\]")
 _NOT_THERE = (
     "some of its values were not sent, and no document has them:"
@@ -65,6 +68,19 @@ class Net:
 def is_partial(values: pa.Array) -> pa.Array:
     """Which documents lack values."""
     return pc.starts_with(values, pattern=_LEAD)
+
+
+def in_portions(batch: pa.RecordBatch, client: Client) -> Iterator[pa.RecordBatch]:
+    """A batch in its order, in parts for each of which no more is read than fits into memory: a change of some bytes may
+    stand for a document of megabytes. As they come: the size of what the first has read says how large the others are."""
+    lacking = np.flatnonzero(np.asarray(is_partial(batch.column("value"))))
+    begin = done = 0
+    while done + (most := client.read_at_once * _MOST_ANSWERS) < len(lacking):
+        done += most
+        end = int(lacking[done])
+        yield batch.slice(begin, end - begin)
+        begin = end
+    yield batch.slice(begin) if begin else batch
 
 
 def net_effect(
@@ -215,9 +231,12 @@ def fetch_documents(client: Client, alias: str, ids: Collection[str]) -> dict[st
     """Documents as they are now, refreshed or not, by their ids."""
     found: dict[str, dict[str, Any]] = {}
     wanted = sorted(ids)
-    for begin in range(0, len(wanted), _MOST_IDS):
-        body = {"ids": wanted[begin : begin + _MOST_IDS]}
-        answer = client.ask("POST", f"/{quoted(alias)}/_mget", body, exact=True)
+    while wanted:
+        some, wanted = wanted[: client.read_at_once], wanted[client.read_at_once :]
+        answer = client.ask("POST", f"/{quoted(alias)}/_mget", {"ids": some}, exact=True)
+        # The server has all of an answer in memory, too.
+        fit = READ_BYTES * len(some) // max(answer.size, 1)
+        client.read_at_once = min(max(fit, 1), 2 * client.read_at_once, _MOST_IDS)
         for each in answer.content["docs"]:
             if "error" in each:
                 # Its shard is away, say: that is no document that is not there.
