@@ -7,7 +7,9 @@ import ipaddress
 import json
 import pickle
 import random
+import socket
 import subprocess
+import threading
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -599,6 +601,22 @@ def test_index_that_takes_no_writes_is_waited_for(bench, search_server) -> None:
     assert search_server.rows(one.alias)["1"]["note"] == "later"
 
 
+def test_index_that_is_closed_is_waited_for(bench, search_server) -> None:
+    one = bench(on_refused="park")
+    one.write(insert(T, ["1", "new", "B"]))
+    one.deliver()
+    search_server.must("POST", f"/{one.alias}.1/_close")
+    for rows in ([update(T, ["1", "later", "B"])], [update(T, ["1", "last", UNCHANGED])]):
+        one.write(*rows)
+        with pytest.raises(IndexReadOnly, match="it is closed"):
+            one.deliver()
+        one.position = one.open()
+    search_server.must("POST", f"/{one.alias}.1/_open")
+    one.deliver()
+    assert search_server.rows(one.alias) == {"1": {"id": 1, "note": "last", "big": "B"}}
+    assert SearchKind().parked(one.place) == []
+
+
 def test_second_process_is_found_out_when_it_stores_a_position(bench) -> None:
     one = bench()
     one.write(insert(T, ["1", "new", "B"]))
@@ -800,6 +818,23 @@ def test_check_names_what_is_wrong(search_front: Callable[..., SearchFront], tmp
         )
         front.answer = lambda *_: None
         assert isinstance(_problem(_place(tmp_path, url=front.url)), SinkTooOld)
+
+
+def test_server_without_tls_is_named(tmp_path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}"
+        error = _problem(_place(tmp_path, url=url))
+        thread.join(10)
+    assert "WRONG_VERSION_NUMBER" in str(error)
 
 
 def test_index_that_is_not_ours_is_left_alone(bench, search_server) -> None:

@@ -63,9 +63,8 @@ def error_type(content: Any) -> str:
 
 
 def is_read_only(content: Any) -> bool:
-    """Whether an index takes no writes: its disk is nearly full, or somebody has set it so."""
-    error = content.get("error") if isinstance(content, dict) else None
-    return isinstance(error, dict) and error.get("type") == "cluster_block_exception"
+    """Whether an index takes no writes: its disk is nearly full, or somebody has set it so, or closed it."""
+    return error_type(content) in ("cluster_block_exception", "index_closed_exception")
 
 
 _FIELD = re.compile(r"failed to parse field \[([^\]]{1,200})\] of type \[([a-z_]+)\]")
@@ -212,7 +211,10 @@ class Client:
             raise self._bad_certificate(error) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             connection.close()
-            raise self._no_answer(method, path, type(error).__name__) from None
+            why = type(error).__name__
+            if isinstance(error, ssl.SSLError) and error.reason:
+                why = f"{why} ({error.reason})"  # which of both sides does not speak TLS, say
+            raise self._no_answer(method, path, why) from None
         except BaseException:
             connection.close()
             raise
@@ -306,9 +308,9 @@ class Client:
     def read_only(self, what: str) -> PenstockError:
         """The error of an index that takes no writes."""
         return IndexReadOnly(
-            f"{what}: an index takes no writes, as when its disk is nearly full",
+            f"{what}: an index takes no writes, as when its disk is nearly full, or it is closed",
             f"{self.where} at {self._options.url}",
-            "free space, or set index.blocks.read_only_allow_delete to null;"
+            "free space, or set index.blocks.read_only_allow_delete to null, or open the index;"
             " penstock goes on by itself",
         )
 
