@@ -25,7 +25,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from penstock import vault
-from penstock.changes.envelope import RECORDS
+from penstock.changes.copyrows import parse_rows
+from penstock.changes.envelope import RECORDS, Origin
 from penstock.changes.pgoutput import Column
 from penstock.errors import (
     ClusterUnavailable,
@@ -45,6 +46,7 @@ from penstock.schema.mark import Mark
 from penstock.schema.shape import SchemaChange
 from penstock.sinks.ddl_transaction import Rows, ShapeChange, TableDifference
 from penstock.sinks.describe import WholeSchema
+from penstock.sinks.documents.format import CopiedAt
 from penstock.sinks.kind import SinkPlace
 from penstock.sinks.search import merge, store
 from penstock.sinks.search.indexes import Unfit, Wanted
@@ -845,6 +847,51 @@ def test_index_that_is_not_ours_is_left_alone(bench, search_server) -> None:
     (stopped,) = one.sink.tables.detached.items()
     assert str(stopped[0]) == "public.t"
     assert "was not made by this sink" in stopped[1].error
+    assert len(search_server.hits(f"{one.index}-public-places")) == 1
+
+
+@pytest.mark.parametrize("what", ["alias", "index"])
+def test_copy_takes_no_name_from_others(bench, search_server, what) -> None:
+    one = bench()
+    theirs = f"{one.alias}.theirs" if what == "alias" else one.alias
+    body = {"aliases": {one.alias: {}}} if what == "alias" else None
+    search_server.must("PUT", f"/{theirs}", body)
+    rows = parse_rows(b"1\tcopied\tB\n", 3)
+    at = CopiedAt(int(START), 0, "c1")
+    with vault.using(one._vault), pytest.raises(RecordSchemaRefused) as caught:
+        SearchKind().format(one.place).copied(T, rows, Origin("shop", ""), at)
+    assert f"index {theirs} was not made by this sink" in str(caught.value)
+    with parts_of(one.place) as parts:
+        wish = Wanted({"id": {"type": "long"}}, "public.t", 16400)
+        parts.indexes.create(f"{one.alias}.c1", wish, is_copy=True)
+        with pytest.raises(RecordSchemaRefused):  # theirs came while it was copied
+            parts.indexes.switch(one.alias, f"{one.alias}.c1")
+    assert list(search_server.must("GET", f"/{one.alias}/_alias")) == [theirs]
+
+    # Of rows that come without a copy the table stops, and no other.
+    one.write(insert(T, ["1", "new", "B"]), insert(PLACES, ["1", "(1,2)"]))
+    one.deliver()
+    (stopped,) = one.sink.tables.detached.values()
+    assert "was not made by this sink" in stopped.error
+    assert len(search_server.hits(f"{one.index}-public-places")) == 1
+
+
+def test_changes_of_tables_take_no_name_from_another_sink(bench, search_server) -> None:
+    one = bench()
+    one.write(insert(T, ["1", "one's", "B"]))
+    one.deliver()
+    # As two pipelines on one cluster that both have a table of the name.
+    other = bench(index=one.options.index)
+    other.write(insert(PLACES, ["1", "(1,2)"]))
+    other.deliver()
+    other.deliver_ddl(CREATE)
+    other.deliver_ddl(Change("drop_table", T.table))
+    other.deliver_ddl(Change("rename_table", T.table, PLACES.table))
+
+    one.write(insert(T, ["2", "later", "C"]))
+    one.deliver()
+    assert one.sink.tables.detached == {}
+    assert sorted(search_server.rows(one.alias)) == ["1", "2"]
     assert len(search_server.hits(f"{one.index}-public-places")) == 1
 
 
