@@ -33,7 +33,7 @@ from penstock.faults import first_fault
 from penstock.listen import AddressOption, ServerOptions, TokenOption
 from penstock.log.options import LogOptions
 from penstock.log.registry import LogOption, default_options
-from penstock.modifiers.inject import InjectOptions, PrimaryKeyOptions
+from penstock.modifiers.inject import PrimaryKeyOptions, RowOptions
 from penstock.modifiers.route import RouteOptions, routes_of
 from penstock.modifiers.rule import HasPlaces, Rule, RuleEntry
 from penstock.options import LocalPath, Options, fault, nearest, wanted
@@ -401,7 +401,7 @@ def _implied_rules(sinks: Mapping[str, Options]) -> Iterator[Rule]:
     for name, options in sinks.items():
         kind = KINDS.find(getattr(options, "kind", ""))
         if kind is not None and kind.needs_ids:
-            yield Rule("inject", InjectOptions(), frozenset((name,)))
+            yield Rule("inject", RowOptions(), frozenset((name,)))
         if kind is not None and kind.needs_primary_key(options):
             yield Rule("inject", PrimaryKeyOptions(), frozenset((name,)))
 

@@ -9,7 +9,7 @@ import pytest
 from fix_rules import chain, modified, shape
 from penstock.changes.documents import documents
 from penstock.modifiers.copies import relation_of
-from penstock.modifiers.inject import identity_of
+from penstock.modifiers.inject import InjectOptions, RowOptions, findings, identity_of
 from penstock.schema.shape import ConstraintShape, IndexShape
 from penstock.testing import changes, delete, insert, relation, transaction
 
@@ -54,6 +54,21 @@ def test_identity_is_the_primary_key_or_the_first_column_that_is_unique_and_not_
     described, wanted
 ) -> None:
     assert identity_of(described) == wanted
+
+
+def test_deferrable_key_identifies_no_row_where_documents_are_rows() -> None:
+    key = ConstraintShape(
+        id=7, name="p", kind="p", definition="PRIMARY KEY", columns=(1,), is_deferrable=True
+    )
+    late = unique(2).model_copy(update={"is_deferrable": True})
+    described = keyless("a", "b", "c", constraints=[key, late], indexes=[index(3)])
+    assert identity_of(described) == (1,)
+    assert identity_of(described, deferrable=False) == (3,)
+    without = described.model_copy(update={"indexes": ()})
+    assert identity_of(without, deferrable=False) == ()
+    (found,) = findings(RowOptions(), {without.table: without})
+    assert "a primary key that is deferrable" in str(found.error)
+    assert list(findings(InjectOptions(), {without.table: without})) == []
 
 
 def test_documents_carry_what_was_asked_for() -> None:

@@ -7,7 +7,9 @@ import ipaddress
 import json
 import pickle
 import random
+import socket
 import subprocess
+import threading
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,7 +25,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from penstock import vault
-from penstock.changes.envelope import RECORDS
+from penstock.changes.copyrows import parse_rows
+from penstock.changes.envelope import RECORDS, Origin
 from penstock.changes.pgoutput import Column
 from penstock.errors import (
     ClusterUnavailable,
@@ -43,8 +46,9 @@ from penstock.schema.mark import Mark
 from penstock.schema.shape import SchemaChange
 from penstock.sinks.ddl_transaction import Rows, ShapeChange, TableDifference
 from penstock.sinks.describe import WholeSchema
+from penstock.sinks.documents.format import CopiedAt
 from penstock.sinks.kind import SinkPlace
-from penstock.sinks.search import store
+from penstock.sinks.search import merge, store
 from penstock.sinks.search.indexes import Unfit, Wanted
 from penstock.sinks.search.kind import SearchKind
 from penstock.sinks.search.mapping import Mapper
@@ -79,7 +83,9 @@ T = table(16400, "t", {"id": "int8", "note": "text", "big": "text"}, key=["id"])
 PLACES = table(16402, "places", {"id": "int8", "at": 600}, key=["id"])
 SPOTS = table(16403, "spots", {"id": "int8", "at": 600, "big": "text"}, key=["id"])
 TEXTS = table(16404, "texts", {"id": "text", "note": "text"}, key=["id"])
-TABLES = (T, PLACES, SPOTS, TEXTS)
+# A numeric[] that is long enough for TOAST.
+NUMBERS = table(16405, "numbers", {"id": "int8", "n": "int4", "many": 1231}, key=["id"])
+TABLES = (T, PLACES, SPOTS, TEXTS, NUMBERS)
 # What T is called once it was renamed, and who has its name then.
 U = table(16400, "u", {"id": "int8", "note": "text", "big": "text"}, key=["id"])
 OTHER = table(16410, "t", {"id": "int8", "note": "text", "big": "text"}, key=["id"])
@@ -236,6 +242,46 @@ def test_value_that_was_not_sent_is_that_of_the_document(bench, search_server) -
     assert search_server.rows(one.alias) == {
         "1": {"id": 1, "note": "later", "big": "B"},
         "2": {"id": 2, "note": "y", "big": "C"},
+    }
+
+
+def test_numbers_that_were_not_sent_are_found_digit_for_digit(bench, search_server) -> None:
+    one = bench()
+    long = "1" + "0" * 400
+    one.write(insert(NUMBERS, ["1", "0", f"{{0.00000010,{long},-0}}"]))
+    one.deliver()
+    one.write(update(NUMBERS, ["1", "1", UNCHANGED]))
+    one.deliver()
+
+    index = f"{one.index}-public-numbers"
+    assert search_server.rows(index)["1"]["n"] == 1
+    for digits in ("0.00000010", long, "-0"):
+        query = {"query": {"term": {"many": digits}}}
+        found = search_server.must("POST", f"/{index}/_search", query)["hits"]["hits"]
+        assert [each["_id"] for each in found] == ["1"], digits
+
+
+def test_long_documents_are_read_a_few_at_a_time(
+    bench, search_front, search_server, monkeypatch
+) -> None:
+    monkeypatch.setattr(merge, "READ_BYTES", 20_000)
+    front: SearchFront = search_front()
+    one = bench(url=front.url)
+    bigs = {str(key): f"B{key}" * 500 for key in range(200)}
+    one.write(*(insert(T, [key, "new", big]) for key, big in bigs.items()))
+    one.deliver()
+    before = len(front.requests)
+    one.write(*(update(T, [key, "later", UNCHANGED]) for key in bigs))
+    one.deliver()
+
+    asked = [(path.rpartition("/")[2], size) for _, path, size in front.requests[before:]]
+    kinds = [kind.partition("?")[0] for kind, _ in asked]
+    assert max(size for kind, size in asked if kind == "_mget") < 20 * len(' "199",')
+    last = len(kinds) - kinds[::-1].index("_mget")
+    assert "_bulk" in kinds[kinds.index("_mget") : last], "what was read is written before more is"
+    found = search_server.rows(one.alias)
+    assert {key: (row["note"], row["big"]) for key, row in found.items()} == {
+        key: ("later", big) for key, big in bigs.items()
     }
 
 
@@ -557,6 +603,22 @@ def test_index_that_takes_no_writes_is_waited_for(bench, search_server) -> None:
     assert search_server.rows(one.alias)["1"]["note"] == "later"
 
 
+def test_index_that_is_closed_is_waited_for(bench, search_server) -> None:
+    one = bench(on_refused="park")
+    one.write(insert(T, ["1", "new", "B"]))
+    one.deliver()
+    search_server.must("POST", f"/{one.alias}.1/_close")
+    for rows in ([update(T, ["1", "later", "B"])], [update(T, ["1", "last", UNCHANGED])]):
+        one.write(*rows)
+        with pytest.raises(IndexReadOnly, match="it is closed"):
+            one.deliver()
+        one.position = one.open()
+    search_server.must("POST", f"/{one.alias}.1/_open")
+    one.deliver()
+    assert search_server.rows(one.alias) == {"1": {"id": 1, "note": "last", "big": "B"}}
+    assert SearchKind().parked(one.place) == []
+
+
 def test_second_process_is_found_out_when_it_stores_a_position(bench) -> None:
     one = bench()
     one.write(insert(T, ["1", "new", "B"]))
@@ -760,6 +822,23 @@ def test_check_names_what_is_wrong(search_front: Callable[..., SearchFront], tmp
         assert isinstance(_problem(_place(tmp_path, url=front.url)), SinkTooOld)
 
 
+def test_server_without_tls_is_named(tmp_path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}"
+        error = _problem(_place(tmp_path, url=url))
+        thread.join(10)
+    assert "WRONG_VERSION_NUMBER" in str(error)
+
+
 def test_index_that_is_not_ours_is_left_alone(bench, search_server) -> None:
     one = bench()
     search_server.must("PUT", f"/{one.alias}.mine", {"aliases": {one.alias: {}}})
@@ -768,6 +847,51 @@ def test_index_that_is_not_ours_is_left_alone(bench, search_server) -> None:
     (stopped,) = one.sink.tables.detached.items()
     assert str(stopped[0]) == "public.t"
     assert "was not made by this sink" in stopped[1].error
+    assert len(search_server.hits(f"{one.index}-public-places")) == 1
+
+
+@pytest.mark.parametrize("what", ["alias", "index"])
+def test_copy_takes_no_name_from_others(bench, search_server, what) -> None:
+    one = bench()
+    theirs = f"{one.alias}.theirs" if what == "alias" else one.alias
+    body = {"aliases": {one.alias: {}}} if what == "alias" else None
+    search_server.must("PUT", f"/{theirs}", body)
+    rows = parse_rows(b"1\tcopied\tB\n", 3)
+    at = CopiedAt(int(START), 0, "c1")
+    with vault.using(one._vault), pytest.raises(RecordSchemaRefused) as caught:
+        SearchKind().format(one.place).copied(T, rows, Origin("shop", ""), at)
+    assert f"index {theirs} was not made by this sink" in str(caught.value)
+    with parts_of(one.place) as parts:
+        wish = Wanted({"id": {"type": "long"}}, "public.t", 16400)
+        parts.indexes.create(f"{one.alias}.c1", wish, is_copy=True)
+        with pytest.raises(RecordSchemaRefused):  # theirs came while it was copied
+            parts.indexes.switch(one.alias, f"{one.alias}.c1")
+    assert list(search_server.must("GET", f"/{one.alias}/_alias")) == [theirs]
+
+    # Of rows that come without a copy the table stops, and no other.
+    one.write(insert(T, ["1", "new", "B"]), insert(PLACES, ["1", "(1,2)"]))
+    one.deliver()
+    (stopped,) = one.sink.tables.detached.values()
+    assert "was not made by this sink" in stopped.error
+    assert len(search_server.hits(f"{one.index}-public-places")) == 1
+
+
+def test_changes_of_tables_take_no_name_from_another_sink(bench, search_server) -> None:
+    one = bench()
+    one.write(insert(T, ["1", "one's", "B"]))
+    one.deliver()
+    # As two pipelines on one cluster that both have a table of the name.
+    other = bench(index=one.options.index)
+    other.write(insert(PLACES, ["1", "(1,2)"]))
+    other.deliver()
+    other.deliver_ddl(CREATE)
+    other.deliver_ddl(Change("drop_table", T.table))
+    other.deliver_ddl(Change("rename_table", T.table, PLACES.table))
+
+    one.write(insert(T, ["2", "later", "C"]))
+    one.deliver()
+    assert one.sink.tables.detached == {}
+    assert sorted(search_server.rows(one.alias)) == ["1", "2"]
     assert len(search_server.hits(f"{one.index}-public-places")) == 1
 
 

@@ -48,6 +48,13 @@ class PrimaryKeyOptions(InjectOptions):
     column_ids: bool = False
 
 
+class RowOptions(InjectOptions):
+    """The rule of sinks that show a row under what identifies it.
+
+    A deferrable key does not: while one UPDATE counts keys up, two rows have the same, and one would take the other away.
+    """
+
+
 OPTIONS = InjectOptions
 
 
@@ -68,9 +75,12 @@ def findings(options: InjectOptions, shapes: Mapping[TableName, TableShape]) -> 
     if not options.identity:
         return
     for table, shape in shapes.items():
-        if options.table.matches(table) and not identity_of(shape):
+        if options.table.matches(table) and not _identity(shape, options):
+            lacks = "no primary key"
+            if shape.primary_key is not None:
+                lacks = "a primary key that is deferrable"  # two rows may have the same for a while
             error = RuleUnfit(
-                "no primary key, and no column that is unique and not null: nothing identifies its"
+                f"{lacks}, and no column that is unique and not null: nothing identifies its"
                 " rows, and sinks of documents are given none",
                 str(table),
                 "add a primary key, or leave the table out of inject",
@@ -83,12 +93,21 @@ def lost(options: InjectOptions, shapes: Collection[TableShape]) -> Iterator[Fin
     yield from lost_table(options.table, shapes)
 
 
-def identity_of(shape: TableShape) -> tuple[int, ...]:
+def _identity(shape: TableShape, options: InjectOptions) -> tuple[int, ...]:
+    return identity_of(shape, deferrable=not isinstance(options, RowOptions))
+
+
+def identity_of(shape: TableShape, *, deferrable: bool = True) -> tuple[int, ...]:
     """The columns that identify a row: the primary key's in the table's order, else the first that is unique
-    and not null, else none."""
-    if shape.primary_key is not None:
-        return tuple(sorted(shape.primary_key.columns))
-    unique = {each.columns for each in shape.constraints if each.kind == "u"}
+    and not null, else none. `deferrable`: also keys that are."""
+    primary = shape.primary_key
+    if primary is not None and (deferrable or not primary.is_deferrable):
+        return tuple(sorted(primary.columns))
+    unique = {
+        each.columns
+        for each in shape.constraints
+        if each.kind == "u" and (deferrable or not each.is_deferrable)
+    }
     unique |= {
         each.columns
         for each in shape.indexes
@@ -142,7 +161,7 @@ class Injection:
             return replace(said, primary_key=tuple(sorted(key)), domains=tuple(_domains(shape)))
         return Injected(
             table_id=shape.id,
-            identity=identity_of(shape) if options.identity else None,
+            identity=_identity(shape, options) if options.identity else None,
             has_version=options.version,
             has_column_ids=options.column_ids,
             enums=_enums(shape),

@@ -16,7 +16,6 @@ import ssl
 import threading
 import urllib.parse
 from contextlib import suppress
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import (
@@ -47,6 +46,7 @@ class Answer(NamedTuple):
 
     status: int
     content: Any
+    size: int = 0  # in bytes
 
     @property
     def error_type(self) -> str:
@@ -63,9 +63,8 @@ def error_type(content: Any) -> str:
 
 
 def is_read_only(content: Any) -> bool:
-    """Whether an index takes no writes: its disk is nearly full, or somebody has set it so."""
-    error = content.get("error") if isinstance(content, dict) else None
-    return isinstance(error, dict) and error.get("type") == "cluster_block_exception"
+    """Whether an index takes no writes: its disk is nearly full, or somebody has set it so, or closed it."""
+    return error_type(content) in ("cluster_block_exception", "index_closed_exception")
 
 
 _FIELD = re.compile(r"failed to parse field \[([^\]]{1,200})\] of type \[([a-z_]+)\]")
@@ -98,6 +97,8 @@ class Client:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._given_up = threading.Event()
+        # How many documents are read at once: few, until somebody has seen how large they are.
+        self.read_at_once = 8
 
     @property
     def is_ours(self) -> bool:
@@ -137,7 +138,7 @@ class Client:
     ) -> Answer:
         """One request that works, or is answered with one of the statuses that are accepted.
 
-        `exact`: numbers with a point are read digit for digit, as Decimals.
+        `exact`: numbers are read digit for digit, as `Digits`.
 
         Raises:
             PenstockError: it is answered otherwise, or not at all.
@@ -146,7 +147,7 @@ class Client:
         waits = BackOff()
         while True:
             answer = self._once(
-                method, path, data, "application/json", _exactly if exact else json.loads
+                method, path, data, "application/json", read_exactly if exact else json.loads
             )
             if answer.status < 300 or answer.status in accepted:
                 return answer
@@ -210,7 +211,10 @@ class Client:
             raise self._bad_certificate(error) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             connection.close()
-            raise self._no_answer(method, path, type(error).__name__) from None
+            why = type(error).__name__
+            if isinstance(error, ssl.SSLError) and error.reason:
+                why = f"{why} ({error.reason})"  # which of both sides does not speak TLS, say
+            raise self._no_answer(method, path, why) from None
         except BaseException:
             connection.close()
             raise
@@ -244,7 +248,7 @@ class Client:
             content = read(text) if text else {}
         except ValueError:
             content = {}  # a proxy's page
-        return Answer(answer.status, content)
+        return Answer(answer.status, content, len(text))
 
     def _connection(self) -> http.client.HTTPConnection:
         with self._lock:
@@ -304,9 +308,9 @@ class Client:
     def read_only(self, what: str) -> PenstockError:
         """The error of an index that takes no writes."""
         return IndexReadOnly(
-            f"{what}: an index takes no writes, as when its disk is nearly full",
+            f"{what}: an index takes no writes, as when its disk is nearly full, or it is closed",
             f"{self.where} at {self._options.url}",
-            "free space, or set index.blocks.read_only_allow_delete to null;"
+            "free space, or set index.blocks.read_only_allow_delete to null, or open the index;"
             " penstock goes on by itself",
         )
 
@@ -326,8 +330,15 @@ class Client:
         )
 
 
-def _exactly(text: bytes) -> Any:
-    return json.loads(text, parse_float=Decimal)
+class Digits(str):
+    """A number of JSON as it is spelled: as a keyword it is found by that alone, and it may be longer than Python reads."""
+
+    __slots__ = ()
+
+
+def read_exactly(text: bytes) -> Any:
+    """JSON, with numbers as `Digits`."""
+    return json.loads(text, parse_int=Digits, parse_float=Digits)
 
 
 def _passes(status: int) -> bool:

@@ -23,7 +23,6 @@ from penstock.errors import IndexMissing, PenstockError, RecordSchemaRefused
 from penstock.sinks.documents.format import DocumentFormat
 from penstock.sinks.search.indexes import Lost, Unfit, Wanted
 from penstock.sinks.search.mapping import Mapper
-from penstock.sinks.search.names import index_of
 from penstock.sinks.search.options import Fields
 from penstock.sinks.search.rows import RowWriter, identified
 
@@ -171,10 +170,9 @@ class SearchFormat(DocumentFormat):
             raise _no_ids(relation)
         mapper = Mapper.of(self.place.options)
         with parts_of(self.place) as parts:
-            index = index_of(parts.alias(relation.table), at.copy_id)
             properties = mapper.properties(marked, parts.engine)
             wish = Wanted(properties, str(relation.table), relation.oid)
-            parts.indexes.create(index, wish, is_copy=True)
+            parts.indexes.begin_copy(parts.alias(relation.table), at.copy_id, wish)
         return self._writer(marked, mapper, origin).copied(rows, at)
 
     def _writer(self, relation: Relation, mapper: Mapper, origin: Origin) -> RowWriter:

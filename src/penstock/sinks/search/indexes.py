@@ -182,6 +182,7 @@ class Indexes:
 
     def _first(self, alias: str, wish: Wanted) -> str:
         """Make the index of a table that was not copied, under a number that no other one has or had."""
+        self._require_free(alias)
         for number in itertools.count(1):
             index = index_of(alias, str(number))
             if self.create(index, wish, alias=alias):
@@ -196,6 +197,20 @@ class Indexes:
         """Know nothing any more."""
         self._known.clear()
 
+    def begin_copy(self, alias: str, copy_id: str, wish: Wanted) -> None:
+        """Make the index that a copy goes into, where it is not there yet.
+
+        Raises:
+            RecordSchemaRefused: somebody else has the alias, or the server does not take the mapping.
+        """
+        index = index_of(alias, copy_id)
+        if wish.text in self._known.get(index, ()):
+            return
+        self._require_free(alias)
+        self.create(index, wish, is_copy=True)
+        # Also of one that another task has made.
+        self._known.setdefault(index, set()).add(wish.text)
+
     def create(
         self,
         index: str,
@@ -209,8 +224,6 @@ class Indexes:
         Raises:
             RecordSchemaRefused: the server does not take the mapping.
         """
-        if is_copy and wish.text in self._known.get(index, ()):
-            return False
         body = {
             "settings": settings_of(wish.properties, self.options, is_copy=is_copy),
             "mappings": {
@@ -246,11 +259,7 @@ class Indexes:
             )
         meta = mapping.get("_meta", {}).get("penstock", {})
         if not self._is_ours(meta):
-            raise RecordSchemaRefused(
-                f"index {index} was not made by this sink of this pipeline",
-                self.client.where,
-                "choose another index:, or remove it",
-            )
+            raise self._not_ours(index)
         has = mapping.get("properties", {})
         if meta.get("oid") != wish.oid:
             if meta.get("table") != wish.table:
@@ -313,6 +322,36 @@ class Indexes:
         """Whether an index was made by this sink, by what its mapping says."""
         return all(meta.get(name) == value for name, value in self.owner.items())
 
+    def _not_ours(self, index: str) -> RecordSchemaRefused:
+        return RecordSchemaRefused(
+            f"index {index} was not made by this sink of this pipeline",
+            self.client.where,
+            "choose another index:, or remove it",
+        )
+
+    def _stranger(self, alias: str) -> str | None:
+        """An index that this sink has not made, and that is called as an alias, or found under the one of a table."""
+        for each in self._aliases(alias):
+            answer = self.client.ask("GET", f"/{quoted(each)}/_alias", None, NOT_FOUND)
+            if answer.status == NOT_FOUND:
+                continue
+            if each in answer.content:
+                return each
+            # All may be found under the alias of a schema.
+            others = answer.content.keys() - self._owned(each).keys() if each == alias else ()
+            if others:
+                return min(others)
+        return None
+
+    def _require_free(self, alias: str) -> None:
+        """See that nobody else has an alias: to take it would hide what they have from those who search it.
+
+        Raises:
+            RecordSchemaRefused: another pipeline has it, say, or another sink.
+        """
+        if (stranger := self._stranger(alias)) is not None:
+            raise self._not_ours(stranger)
+
     def taken(self, index: str, table: str) -> RecordSchemaRefused:
         """The error of a table whose place another one has."""
         return RecordSchemaRefused(
@@ -349,8 +388,10 @@ class Indexes:
         A search that is under way there goes on; what is older than that is removed. May be done again.
 
         Raises:
-            DestinationRefuses: the index is not there, or an index has the name of the alias.
+            DestinationRefuses: the index is not there.
+            RecordSchemaRefused: somebody else has the alias.
         """
+        self._require_free(alias)
         path = f"/{quoted(index)}"
         refresh = {"index": {"refresh_interval": None}}
         if self.client.ask("PUT", f"{path}/_settings", refresh, NOT_FOUND).status == NOT_FOUND:
@@ -422,9 +463,13 @@ class Indexes:
 
     def move(self, alias: str, before: str) -> None:
         """Have what is behind an alias be found under another one."""
-        index = self.behind([before]).get(before)
+        index = next(iter(self._owned(before)), None)
         if index is None:
             return  # done already, or never made
+        if (stranger := self._stranger(alias)) is not None:
+            # Its table stops at its next row, or waits for a copy.
+            _log.warning("index %s stays where it is: %s has %s", index, stranger, alias)
+            return
         # Carried out one after the other: what both have in common stays.
         actions = [*self._actions("remove", index, before), *self._actions("add", index, alias)]
         other = self.behind([alias]).get(alias)
@@ -440,8 +485,7 @@ class Indexes:
 
     def vacate(self, alias: str) -> None:
         """Another table has the name from now on: what is there stays under the name of its index."""
-        index = self.behind([alias]).get(alias)
-        if index is not None:
+        for index in self._owned(alias):
             self._alias(self._actions("remove", index, alias), alias)
 
     def _aliases(self, alias: str) -> tuple[str, ...]:

@@ -11,26 +11,35 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.sinks.search.client import CONFLICT, NOT_FOUND, UNAVAILABLE, Answer
+from penstock.sinks.search.client import (
+    CONFLICT,
+    NOT_FOUND,
+    UNAVAILABLE,
+    Answer,
+    Digits,
+    read_exactly,
+)
 from penstock.sinks.search.indexes import quoted
 from penstock.sinks.search.names import ORDINAL, POSITION, UNCHANGED
 from penstock.sinks.search.rows import partial
 from penstock.sinks.search.versions import is_coarse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from penstock.sinks.search.client import Client
 
 _LEAD = b'{"%b":' % UNCHANGED.encode()
 _MOST_IDS = 500
+# Of documents that are read at once, and of how many such answers may be in memory.
+READ_BYTES = 8 * 1024 * 1024
+_MOST_ANSWERS = 8
 _CURRENT = re.compile(r"current version \[([0-9]+)\]")
 _NOT_THERE = (
     "some of its values were not sent, and no document has them:"
@@ -59,6 +68,19 @@ class Net:
 def is_partial(values: pa.Array) -> pa.Array:
     """Which documents lack values."""
     return pc.starts_with(values, pattern=_LEAD)
+
+
+def in_portions(batch: pa.RecordBatch, client: Client) -> Iterator[pa.RecordBatch]:
+    """A batch in its order, in parts for each of which no more is read than fits into memory: a change of some bytes may
+    stand for a document of megabytes. As they come: the size of what the first has read says how large the others are."""
+    lacking = np.flatnonzero(np.asarray(is_partial(batch.column("value"))))
+    begin = done = 0
+    while done + (most := client.read_at_once * _MOST_ANSWERS) < len(lacking):
+        done += most
+        end = int(lacking[done])
+        yield batch.slice(begin, end - begin)
+        begin = end
+    yield batch.slice(begin) if begin else batch
 
 
 def net_effect(
@@ -134,6 +156,8 @@ class _Walk:
             if place in self._parsed:
                 names, moved, rest = self._parsed[place]
                 base = self._base(place, one if moved is None else moved, known, unknown)
+                if base is not None and not self._has(base, names, place):
+                    base = None
                 source = None if base is None else filled(rest, base, names)
             if source is None:
                 unknown.setdefault(one, []).append(place)
@@ -166,9 +190,14 @@ class _Walk:
         written = self._there.get(own)
         return written if written is not None and self._is_later(written, place) else None
 
+    def _has(self, document: dict[str, Any], names: list[str], place: int) -> bool:
+        """Whether a document has what was not sent: not one from before a column was called so. Of one that is later
+        the write is refused as a conflict, whatever it lacks."""
+        return document.keys() >= set(names) or self._is_later(document, place)
+
     def _is_later(self, document: dict[str, Any], place: int) -> bool:
         """Whether a document is of a later change, or of the same one."""
-        found = document.get(POSITION, 0), document.get(ORDINAL, 0)
+        found = int(document.get(POSITION, 0)), int(document.get(ORDINAL, 0))
         return found >= (int(self._versions[place]), int(self._ordinals[place]))
 
 
@@ -182,14 +211,14 @@ def filled(rest: bytes, base: dict[str, Any], names: list[str]) -> bytes:
 
 
 def _read(text: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(text, parse_float=Decimal)
+    found: dict[str, Any] = read_exactly(text)
     return found
 
 
 def _written(value: Any) -> str:
     """As JSON, numbers digit for digit."""
-    if isinstance(value, Decimal):
-        return str(value)
+    if isinstance(value, Digits):
+        return value
     if isinstance(value, list):
         return f"[{','.join(map(_written, value))}]"
     if isinstance(value, dict):
@@ -202,9 +231,12 @@ def fetch_documents(client: Client, alias: str, ids: Collection[str]) -> dict[st
     """Documents as they are now, refreshed or not, by their ids."""
     found: dict[str, dict[str, Any]] = {}
     wanted = sorted(ids)
-    for begin in range(0, len(wanted), _MOST_IDS):
-        body = {"ids": wanted[begin : begin + _MOST_IDS]}
-        answer = client.ask("POST", f"/{quoted(alias)}/_mget", body, exact=True)
+    while wanted:
+        some, wanted = wanted[: client.read_at_once], wanted[client.read_at_once :]
+        answer = client.ask("POST", f"/{quoted(alias)}/_mget", {"ids": some}, exact=True)
+        # The server has all of an answer in memory, too.
+        fit = READ_BYTES * len(some) // max(answer.size, 1)
+        client.read_at_once = min(max(fit, 1), 2 * client.read_at_once, _MOST_IDS)
         for each in answer.content["docs"]:
             if "error" in each:
                 # Its shard is away, say: that is no document that is not there.

@@ -25,7 +25,13 @@ from penstock.sinks.search.check import findings
 from penstock.sinks.search.client import given_back
 from penstock.sinks.search.indexes import quoted
 from penstock.sinks.search.mapping import Mapper
-from penstock.sinks.search.merge import TasksMixed, fetch_documents, is_deleted_since, net_effect
+from penstock.sinks.search.merge import (
+    TasksMixed,
+    fetch_documents,
+    in_portions,
+    is_deleted_since,
+    net_effect,
+)
 from penstock.sinks.search.names import ORDINAL, POSITION, field_name, index_of, is_shared
 from penstock.sinks.search.options import DroppedTables, Fields
 from penstock.sinks.search.parts import ask_for_copy, make_parts
@@ -190,6 +196,19 @@ class SearchSink(DocumentSink):
         found = versions(batch.column("commit_lsn").to_numpy(), batch.column("ordinal").to_numpy())
         if is_copy:
             found = np.full(len(batch), copied_version(batch.column("commit_lsn")[0].as_py()))
+        refused: dict[str, str] = {}
+        first = 0
+        for portion in in_portions(batch, self._parts.client):
+            refused |= self._write_portion(target, portion, found[first:], is_copy)
+            if refused and _has_moves(batch):
+                break  # the others come again; they may overwrite what a row that moved has left
+            first += len(portion)
+        return refused
+
+    def _write_portion(
+        self, target: str, batch: pa.RecordBatch, found: Any, is_copy: bool
+    ) -> dict[str, str]:
+        """Write the net effect of some rows; `found` begins with their versions."""
         client = self._parts.client
         try:
             net = net_effect(
@@ -423,6 +442,12 @@ def _writes(
 def _some(values: pa.Array, rows: Any) -> pa.Array:
     """Values at ascending places, which mostly are all."""
     return values if len(rows) == len(values) else values.take(pa.array(rows))
+
+
+def _has_moves(batch: pa.RecordBatch) -> bool:
+    """Whether rows have moved to another key."""
+    ends = pc.ends_with(batch.column("id"), pattern=DELETE_HALF.decode())
+    return bool(pc.any(ends).as_py())
 
 
 def _by_copy(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
