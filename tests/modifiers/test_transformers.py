@@ -218,6 +218,27 @@ def test_email_keeps_the_length_where_asked():
     assert [len(one) for one in done] == [16, 16, 13]
 
 
+@pytest.mark.parametrize(
+    ("value", "domain"),
+    [
+        ("ada@shop.org", "shop.org"),
+        ("zoë@müller.de ", "müller.de"),
+        ("ada@shop.org, bob.doe@home.org", "home.org"),
+        ("ada@shop.org;bob.doe", "example.com"),
+        ("ada@shop.org (home: 555-1234)", "example.com"),
+        ("Ada <ada@shop.org>", "example.com"),
+        ("ada@", "example.com"),
+        ("ada@shop.org\nbob", "example.com"),
+    ],
+)
+@pytest.mark.parametrize("more", [{}, {"preserve_length": True}])
+def test_email_keeps_a_domain_and_nothing_that_stands_behind_it(value, domain, more):
+    done = transformed({"with": "email", "preserve_domain": True, **more}, value)
+
+    assert done.partition("@")[2] == domain
+    assert re.fullmatch("[a-z2-7]+", done.partition("@")[0])
+
+
 def test_email_is_no_longer_than_asked():
     rule = {"with": "email", "max_length": 20}
     done = transformed(rule, "john.doe@example.org", "a@b.c")
