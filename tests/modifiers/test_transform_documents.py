@@ -331,6 +331,14 @@ def operation(**given):
         ([operation(path="n", value_template="{{ add .GetValue 1 }}")], '{"n": 41}', '{"n": 42}'),
         ([operation(path="a\\.b", value="x")], '{"a.b": 1}', '{"a.b": "x"}'),
         ([{"operation": "delete", "path": "#.a"}], '[{"a": 1, "b": 2}]', '[{"b": 2}]'),
+        (
+            [operation(path="a.#.b", value="x")],
+            '{"a": [{"b": 1}, {}]}',
+            '{"a": [{"b": "x"}, {"b": "x"}]}',
+        ),
+        ([operation(path="a.#.b", value="x")], '{"a": null, "c": 1}', '{"a": null, "c": 1}'),
+        ([operation(path="a.#.b", value="x")], '{"c": 1}', '{"c": 1}'),
+        ([operation(path="a.#", value="x")], '{"a": {"#": 1}}', '{"a": {"#": "x"}}'),
         ([{"operation": "delete", "path": "1"}], "[1, 2, 3]", "[1, 3]"),
     ],
 )
@@ -443,6 +451,8 @@ def test_json_with_other_columns_lists_and_masks():
         ([operation(path="a", value="x")], "[" * 100_000, "it is no JSON"),
         ([operation(path="a.b", value="x")], '{"a": 1}', "neither object nor list"),
         ([operation(path="a", value="x")], "[1]", "key in a list"),
+        ([operation(path="a.#.b", value="x")], '{"a": {"b": 1}}', "is no list"),
+        ([operation(path="#.b", value="x")], '{"b": 1}', "is no list"),
     ],
 )
 def test_json_that_cannot_be_done_fails_without_a_value(operations, value, reason):

@@ -304,9 +304,8 @@ def test_salt_of_the_environment_is_part_of_what_a_rule_says(monkeypatch) -> Non
     ("rule", "digest"),
     [
         ("with: email", "1ac46384bdc0c6ea"),
-        ("with: email, preserve_domain: true", "e2ad6f23a0c191b4"),
         ("name: neosync_email", "f879847d0b2f1e86"),
-        ("name: neosync_email, preserve_domain: true", "b4f77de6178a76b5"),
+        ("with: masking, type: email", "3dea19cd824c4e83"),
         ("name: neosync_email, preserve_length: false", "470e8edc7b62e417"),
         ("name: neosync_email, max_length: 60", "9c38333097f4d334"),
     ],
@@ -320,6 +319,7 @@ def test_rule_that_means_what_it_meant_has_the_digest_that_it_had(rule, digest, 
 @pytest.mark.parametrize(
     ("rule", "digest"),
     [
+        ("preserve_domain: true", "b4f77de6178a76b5"),
         ("preserve_length: true", "2010d74f40263391"),
         ("parameters: {preserve_length: true}", "c44e1f75406717d2"),
         ("max_length: 20", "389f921dcffd8241"),

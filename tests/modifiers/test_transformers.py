@@ -54,6 +54,11 @@ KEY_HEX = bytes(range(64)).hex()
             "redis://:xxxxx@h, see amqp://u:xxxxx@h/",
         ),
         ({"type": "url"}, "u@host:80/x?t=1:2&m=a@b", "u@host:80/x?t=1:2&m=a@b"),
+        ({"type": "url"}, "smtp://ada@shop.org:p@h", "smtp://ada@shop.org:xxxxx@h"),
+        ({"type": "url"}, "ftp://u:p/w?#@h/d", "ftp://u:xxxxx@h/d"),
+        ({"type": "url"}, "ftp://ada@shop.org:1p#w@h", "ftp://ada@shop.org:xxxxx@h"),
+        ({"type": "url"}, "amqp://a:1,b:2/x@y, //u:p@h", "amqp://a:1,b:2/x@y, //u:xxxxx@h"),
+        ({"type": "url"}, "http://[::1]:80/x@y", "http://[::1]:80/x@y"),
         ({}, "Sensitive Data", "*" * 14),
         ({"type": "default"}, "Zoë", "***"),
         ({"type": "custom"}, "Sensitive Data", "*" * 14),
@@ -211,6 +216,27 @@ def test_email_keeps_the_length_where_asked():
     assert [one.partition("@")[2] for one in done] == ["example.org", "shop.example.org", "b.c", "müller.de"]  # fmt: skip
     done = transformed({**rule, "max_length": 16}, *values)
     assert [len(one) for one in done] == [16, 16, 13]
+
+
+@pytest.mark.parametrize(
+    ("value", "domain"),
+    [
+        ("ada@shop.org", "shop.org"),
+        ("zoë@müller.de ", "müller.de"),
+        ("ada@shop.org, bob.doe@home.org", "home.org"),
+        ("ada@shop.org;bob.doe", "example.com"),
+        ("ada@shop.org (home: 555-1234)", "example.com"),
+        ("Ada <ada@shop.org>", "example.com"),
+        ("ada@", "example.com"),
+        ("ada@shop.org\nbob", "example.com"),
+    ],
+)
+@pytest.mark.parametrize("more", [{}, {"preserve_length": True}])
+def test_email_keeps_a_domain_and_nothing_that_stands_behind_it(value, domain, more):
+    done = transformed({"with": "email", "preserve_domain": True, **more}, value)
+
+    assert done.partition("@")[2] == domain
+    assert re.fullmatch("[a-z2-7]+", done.partition("@")[0])
 
 
 def test_email_is_no_longer_than_asked():

@@ -15,6 +15,7 @@ from penstock.document import Unquoted
 from penstock.errors import BadValue, CryptoMissing
 from penstock.modifiers.transform.hstore import format_hstore, parse_hstore
 from penstock.modifiers.transform.jsonpath import (
+    EACH,
     MISSING,
     change_path,
     delete_path,
@@ -164,6 +165,10 @@ class JsonOperation(_Operation):
         return any(isinstance(one, bool | int | float | Decimal) for one in _leaves(self.value))
 
 
+def _sets_in_entries(one: JsonOperation) -> bool:
+    return one.operation == "set" and one.template is None and EACH in parse_path(one.path)
+
+
 _TRUTH_VALUES = ("true", "false")
 
 
@@ -258,8 +263,10 @@ class Json(_Operated):
 
     @property
     def revision(self) -> int:
-        """2 where numbers or truth values are set: they were set as text before."""
-        return 2 if any(one.has_typed_value for one in self.operations) else super().revision
+        """One more where numbers or truth values are set, which were set as text before; and one where something is set
+        in entries, which made a key called # where there was no list."""
+        is_typed = any(one.has_typed_value for one in self.operations)
+        return (2 if is_typed else super().revision) + any(map(_sets_in_entries, self.operations))
 
     def _parsed(self, value: bytes) -> Any:
         return load_json(value)

@@ -75,6 +75,13 @@ def change_path(document: Any, path: tuple[str, ...], change: Callable[[Any], An
     if not isinstance(document, dict) and document is not MISSING and document is not None:
         return _blocked(document, change, "a path goes on below what is neither object nor list")
     fields = document if isinstance(document, dict) else {}
+    if step == EACH and EACH not in fields:
+        # No list, so there are no entries; and an object that stands for one would be left as it is.
+        return (
+            _blocked(document, change, "# stands for the entries of what is no list")
+            if fields
+            else document
+        )
     made = change_path(fields.get(step, MISSING), rest, change)
     return document if made is MISSING else {**fields, step: made}
 

@@ -34,8 +34,12 @@ Kind = Literal[
     "url",
 ]
 _EDGES = ("mask_begin", "mask_end", "unmask_begin", "unmask_end")
-# user:password@ behind any //, or at the beginning, where a scheme may be left out.
-_URL = "((?:^|//)[^:/?#@]*:)[^/?#]*@"
+# user:password@ behind any //, or at the beginning, where a scheme may be left out. The user may be an address.
+# Behind // a password may also have what a URL would write otherwise (/ ? #), unless it begins like a port.
+_URL = (
+    r"((?:^|//)[^:/?#]*:)[^/?#]*@"
+    r"|(//[^:/?#\[]*:)[0-9]*[^0-9/?#,\s@][^\s@]*@"
+)
 _LAST_FOUR = 4
 
 
@@ -141,8 +145,8 @@ class Masking(Transformer):
 
     @property
     def revision(self) -> int:
-        """2 of URLs: some passwords were not seen before."""
-        return 2 if self.type == "url" else super().revision
+        """3 of URLs: twice some passwords were not seen before."""
+        return 3 if self.type == "url" else super().revision
 
 
 def _overlaid(begin: int, end: int, stars: str) -> Callable[[pa.Array], pa.Array]:
@@ -219,7 +223,7 @@ _KINDS: dict[str, Callable[[pa.Array], pa.Array]] = {
     "tel": _tel,
     "id": _overlaid(6, 10, "****"),
     "credit_card": _overlaid(6, 12, "******"),
-    "url": lambda text: pc.replace_substring_regex(text, pattern=_URL, replacement=r"\1xxxxx@"),
+    "url": lambda text: pc.replace_substring_regex(text, pattern=_URL, replacement=r"\1\2xxxxx@"),
 }
 
 

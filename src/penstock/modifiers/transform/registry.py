@@ -65,9 +65,10 @@ _LONGEST_OF_NEOSYNC = 100
 
 
 def _revision_of_email(made: words.Email) -> int:
-    """2 where lengths matter: they were ignored before they held."""
+    """One more where lengths matter: they were ignored before they held."""
     is_cut = made.max_length is not None and made.max_length < _LONGEST_OF_NEOSYNC
-    return 2 if made.is_short or (made.preserve_domain and is_cut) else 1
+    is_later = made.is_short or (made.preserve_domain and is_cut)
+    return made.revision + 1 if is_later else 1
 
 
 # Other names of parameters, by transformers.

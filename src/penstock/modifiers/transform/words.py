@@ -233,6 +233,11 @@ class Email(Drawing):
         return min(_BOX, room)
 
     @property
+    def revision(self) -> int:
+        """2 where domains stay: what stood behind them stayed once, too."""
+        return 2 if self.preserve_domain else super().revision
+
+    @property
     def is_short(self) -> bool:
         """Whether lengths may leave fewer letters than it has else."""
         return self.preserve_length or self._box < _BOX
@@ -287,7 +292,7 @@ class Email(Drawing):
     def _each(self, batch: Batch, text: pa.Array) -> pa.Array:
         draws = batch.draws("email", self.generator)
         if self.preserve_domain:
-            domains: Any = _domains(text)
+            domains: Any = _plain_domains(text)
             fallback = pa.scalar(self.replacement_domain.encode(), pa.binary())
             domains = pc.if_else(pc.equal(pc.binary_length(domains), 0), fallback, domains)
         else:
@@ -367,6 +372,12 @@ def _quoted(items: pa.Array) -> pa.Array:
 def _domains(text: pa.Array) -> pa.Array:
     """From the first @ on; nothing where there is none."""
     return pc.replace_substring_regex(text, pattern="(?s)^[^@]*", replacement="").cast(pa.binary())
+
+
+def _plain_domains(text: pa.Array) -> pa.Array:
+    """From the last @ on, where nothing but a domain is behind it: that could be another address, or a note."""
+    pattern = r"(?s)^(?:.*(@[\pL\pN\pM._-]+)\s*|.*)$"
+    return pc.replace_substring_regex(text, pattern=pattern, replacement=r"\1").cast(pa.binary())
 
 
 def _invalid(text: pa.Array) -> pa.Array:
