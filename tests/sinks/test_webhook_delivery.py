@@ -471,6 +471,33 @@ def test_parked_document_that_is_refused_again_stays_also_after_a_restart(hooks,
     assert kind.parked(sink.place) == []
 
 
+def test_documents_that_come_again_after_a_restart_are_parked_once_and_only_behind_what_is_parked(
+    hooks, receiver
+) -> None:
+    receiver.reply = lambda request: Reply({1: 500, 3: 400}.get(request.json["xid"], 200))
+    sink = hooks(receiver.url, on_refused="park")
+    ids = sink.deliver(
+        change(1, 1), change(2, 2), change(3, 2, "update"), change(4, 2, "update"), change(5, 3)
+    )
+    kind = WebhookKind()
+    wait_until(lambda: len(kind.parked(sink.place)) == 2)
+    parked = kind.parked(sink.place)
+    for count in (2, 3):  # the first fails, so that all that comes behind it comes again
+        sink = hooks(receiver.url, on_refused="park")
+        receiver.wait_for(lambda count=count: receiver.ids.count(ids[4]) == count)
+        receiver.wait_for(lambda count=count: receiver.ids.count(ids[1]) == count)
+    sink.sink.close()
+    assert kind.parked(sink.place) == parked
+    assert [each.id.partition("/")[2] for each in parked] == ids[2:4]
+
+    receiver.reply = Reply()
+    sink = hooks(receiver.url, on_refused="park")
+    kind.ask_parked(sink.place, "retry", [each.id for each in parked])
+    wait_until(lambda: not kind.parked(sink.place))
+    of_key_2 = [one["id"] for one in receiver.documents if one["key"] == {"id": 2}]
+    assert of_key_2[-2:] == ids[2:4]
+
+
 def test_batch_of_which_one_is_refused_parks_that_one_alone(hooks, receiver) -> None:
     receiver.reply = lambda request: Reply(
         400 if any(one["xid"] == 5 for one in request.json) else 200
