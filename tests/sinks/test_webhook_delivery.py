@@ -498,6 +498,66 @@ def test_documents_that_come_again_after_a_restart_are_parked_once_and_only_behi
     assert of_key_2[-2:] == ids[2:4]
 
 
+@pytest.mark.parametrize("action", ["change", "resume"])
+def test_retry_that_is_asked_for_before_deliveries_begin_anew_is_carried_out(
+    hooks, receiver, action: str
+) -> None:
+    receiver.reply = lambda request: Reply({1: 400, 2: 410}.get(request.json["xid"], 200))
+    sink = hooks(on_refused="park")
+    made = sink.subscriptions.create({"url": receiver.url})["id"]
+    ids = sink.insert(1)
+    kind = WebhookKind()
+    wait_until(lambda: len(kind.parked(sink.place)) == 1)
+    if action == "resume":
+        sink.insert(1)
+        wait_until(lambda: sink.stands()["state"] == "disabled")
+    receiver.reply = Reply()
+    kind.ask_parked(sink.place, "retry", [each.id for each in kind.parked(sink.place)])
+    if action == "resume":
+        store = sink.store()
+        wait_until(lambda: sink.sink._dispatcher._revision == store.revision)
+        store.close()
+        sink.subscriptions.resume(made)
+    else:
+        sink.subscriptions.change(made, {"tables": ["orders"]})
+    receiver.wait_for(lambda: receiver.ids == ids)
+    wait_until(lambda: not kind.parked(sink.place))
+
+
+def test_parked_documents_of_a_subscription_that_has_ended_are_dropped_at_once(
+    hooks, receiver
+) -> None:
+    receiver.reply = lambda request: Reply({1: 400, 2: 410}.get(request.json["xid"], 200))
+    sink = hooks(receiver.url, on_refused="park")
+    sink.insert(1)
+    kind = WebhookKind()
+    wait_until(lambda: len(kind.parked(sink.place)) == 1)
+    sink.insert(1)
+    wait_until(lambda: sink.stands()["state"] == "disabled")
+    kind.ask_parked(sink.place, "drop", [each.id for each in kind.parked(sink.place)])
+    wait_until(lambda: not kind.parked(sink.place))
+
+
+def test_what_waits_behind_a_document_that_is_refused_again_is_not_delivered_when_that_is_dropped(
+    hooks, receiver
+) -> None:
+    receiver.reply = lambda request: Reply(400 if request.json["xid"] == 1 else 200)
+    sink = hooks(receiver.url, on_refused="park")
+    sink.deliver(change(1, 1), change(2, 1, "update"))
+    kind = WebhookKind()
+    wait_until(lambda: len(kind.parked(sink.place)) == 2)
+    first, second = (each.id for each in kind.parked(sink.place))
+    kind.ask_parked(sink.place, "retry", [first, second])
+    wait_until(lambda: [each.request for each in kind.parked(sink.place)] == [None, None])
+    kind.ask_parked(sink.place, "drop", [first])
+    wait_until(lambda: len(kind.parked(sink.place)) == 1)
+    sink = hooks(receiver.url, on_refused="park")
+    ids = sink.deliver(change(3, 3))
+    receiver.wait_for(lambda: receiver.ids == ids)
+    sink.sink.close()
+    assert [each.id for each in kind.parked(sink.place)] == [second]
+
+
 def test_batch_of_which_one_is_refused_parks_that_one_alone(hooks, receiver) -> None:
     receiver.reply = lambda request: Reply(
         400 if any(one["xid"] == 5 for one in request.json) else 200

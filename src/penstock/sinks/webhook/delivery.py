@@ -110,7 +110,7 @@ class Delivery:
         self._delivered_lsn: str | None = None
         self._commit_lsn = 0
         self._held = Held(parked)
-        self._is_asked = False
+        self._is_asked = any(each.request for each in parked)  # while nobody delivered
         self._is_stopping = False
         self._news = Progress(kept.id, kept.epoch, kept.place, 0, None, None, None, kept.state)
         self.patience = timing().webhook_patience_seconds
@@ -470,6 +470,9 @@ class Delivery:
             if each.request == "retry" and not waits and await self._retry(each):
                 continue
             held.add(row)
+            if each.request == "retry" and waits and not (self.is_ended or self._is_stopping):
+                # It is not tried by itself later, when what is in its way may have been dropped.
+                self._news.refused_again[each.number] = each.reason
         self._held = held
         self._note()
 
