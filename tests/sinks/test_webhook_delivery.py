@@ -235,6 +235,21 @@ def test_status_says_how_far_a_subscription_is_behind(hooks, receivers) -> None:
     assert sink.stands()["lag_bytes"] is None
 
 
+def test_status_says_how_far_a_receiver_is_that_is_never_through_with_everything(
+    hooks, receivers, use_timing
+) -> None:
+    use_timing(webhook_patience_seconds=0.01)
+    fast, slow = receivers(), receivers()
+    slow.reply = lambda _: Reply(holds=len(slow.requests) >= 50)
+    sink = hooks(fast.url, slow.url, concurrency=1)
+    for _ in range(10):
+        sink.insert(10)
+    wait_until(lambda: sink.stands(1)["delivered"] == 50)
+    stands = sink.stands(1)
+    assert stands["delivered_lsn"] == "0/32000"  # the fiftieth
+    assert stands["lag_bytes"] == 50 * 0x1000
+
+
 def test_redirect_is_not_followed(hooks, receivers) -> None:
     first, second = receivers(), receivers()
     first.reply = Reply(307, headers={"location": second.url})

@@ -107,8 +107,7 @@ class Delivery:
         self._failing_since = kept.failing_since
         self._error = kept.error
         self._delivered = 0
-        self._delivered_lsn: str | None = None
-        self._commit_lsn = 0
+        self._reported_lsn = 0
         self._held = Held(parked)
         self._is_asked = any(each.request for each in parked)  # while nobody delivered
         self._is_stopping = False
@@ -185,7 +184,9 @@ class Delivery:
             return None
         news.place, news.state, news.error = place, state, self._error
         news.failing_since, news.delivered = self._failing_since, self._delivered
-        news.delivered_lsn, self._delivered_lsn = self._delivered_lsn, None
+        if self._track.lsn != self._reported_lsn:
+            self._reported_lsn = self._track.lsn
+            news.delivered_lsn = _lsn_text(self._track.lsn)
         self._delivered = 0
         self._news = Progress(
             self.id, self.epoch, place, 0, None, self._failing_since, self._error, state
@@ -195,7 +196,8 @@ class Delivery:
     def put_back(self, news: Progress) -> None:
         """It could not be recorded: it is still to be."""
         self._delivered += news.delivered
-        self._delivered_lsn = self._delivered_lsn or news.delivered_lsn
+        if news.delivered_lsn is not None:
+            self._reported_lsn = 0
         mine = self._news
         mine.parked = news.parked + mine.parked
         mine.unparked += news.unparked
@@ -243,8 +245,7 @@ class Delivery:
             await self._until(0)
             self._end("suspended", f"its filter: {failed.where or self.id}: {failed.what}")
             return
-        self._track.skip_to(Place(documents.seq + 1))
-        self._commit_lsn = documents.commit_lsn
+        self._track.skip_to(Place(documents.seq + 1), documents.commit_lsn)
         self._note()
 
     async def _wanted(
@@ -440,8 +441,6 @@ class Delivery:
 
     def _note(self) -> None:
         """Something has moved."""
-        if not len(self._track):
-            self._delivered_lsn = _lsn_text(self._commit_lsn) or self._delivered_lsn
         # Most documents that are settled are not what somebody waits for.
         if (
             len(self._track) <= self._awaited_count
