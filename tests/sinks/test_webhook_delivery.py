@@ -250,6 +250,13 @@ def test_status_says_how_far_a_receiver_is_that_is_never_through_with_everything
     assert stands["lag_bytes"] == 50 * 0x1000
 
 
+def test_name_that_no_name_server_can_be_asked_for_is_a_failure_and_no_defect(hooks) -> None:
+    sink = hooks("http://hooks..example/")
+    sink.insert(1)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    assert sink.stands()["error"] == "no connection: its name cannot be resolved"
+
+
 def test_redirect_is_not_followed(hooks, receivers) -> None:
     first, second = receivers(), receivers()
     first.reply = Reply(307, headers={"location": second.url})
