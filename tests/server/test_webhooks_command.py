@@ -82,6 +82,17 @@ def test_test_sends_a_signed_request(path, subscriptions, receiver) -> None:
     assert request.headers["webhook-signature"].startswith("v1,")
 
 
+def test_test_of_a_receiver_is_sent_by_the_sink_that_knows_it(path, receiver) -> None:
+    path.write_text(
+        path.read_text().replace(
+            "sinks: {hooks: {kind: webhook, allow: [127.0.0.1]}",
+            f"sinks: {{first: {{kind: webhook}}, hooks: {{kind: webhook, urls: '{receiver.url}',"
+            " allow: [127.0.0.1]}",
+        )
+    )
+    assert "taken" in printed(str(path), "test", receiver.url)
+
+
 def test_test_works_where_an_event_loop_runs(subscriptions, receiver) -> None:
     async def within() -> str:
         return str(subscriptions.test(receiver.url))

@@ -235,6 +235,28 @@ def test_status_says_how_far_a_subscription_is_behind(hooks, receivers) -> None:
     assert sink.stands()["lag_bytes"] is None
 
 
+def test_status_says_how_far_a_receiver_is_that_is_never_through_with_everything(
+    hooks, receivers, use_timing
+) -> None:
+    use_timing(webhook_patience_seconds=0.01)
+    fast, slow = receivers(), receivers()
+    slow.reply = lambda _: Reply(holds=len(slow.requests) >= 50)
+    sink = hooks(fast.url, slow.url, concurrency=1)
+    for _ in range(10):
+        sink.insert(10)
+    wait_until(lambda: sink.stands(1)["delivered"] == 50)
+    stands = sink.stands(1)
+    assert stands["delivered_lsn"] == "0/32000"  # the fiftieth
+    assert stands["lag_bytes"] == 50 * 0x1000
+
+
+def test_name_that_no_name_server_can_be_asked_for_is_a_failure_and_no_defect(hooks) -> None:
+    sink = hooks("http://hooks..example/")
+    sink.insert(1)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    assert sink.stands()["error"] == "no connection: its name cannot be resolved"
+
+
 def test_redirect_is_not_followed(hooks, receivers) -> None:
     first, second = receivers(), receivers()
     first.reply = Reply(307, headers={"location": second.url})
@@ -469,6 +491,93 @@ def test_parked_document_that_is_refused_again_stays_also_after_a_restart(hooks,
     sink.sink.close()
     kind.drop_parked(sink.place, [each.id for each in kind.parked(sink.place)])
     assert kind.parked(sink.place) == []
+
+
+def test_documents_that_come_again_after_a_restart_are_parked_once_and_only_behind_what_is_parked(
+    hooks, receiver
+) -> None:
+    receiver.reply = lambda request: Reply({1: 500, 3: 400}.get(request.json["xid"], 200))
+    sink = hooks(receiver.url, on_refused="park")
+    ids = sink.deliver(
+        change(1, 1), change(2, 2), change(3, 2, "update"), change(4, 2, "update"), change(5, 3)
+    )
+    kind = WebhookKind()
+    wait_until(lambda: len(kind.parked(sink.place)) == 2)
+    parked = kind.parked(sink.place)
+    for count in (2, 3):  # the first fails, so that all that comes behind it comes again
+        sink = hooks(receiver.url, on_refused="park")
+        receiver.wait_for(lambda count=count: receiver.ids.count(ids[4]) == count)
+        receiver.wait_for(lambda count=count: receiver.ids.count(ids[1]) == count)
+    sink.sink.close()
+    assert kind.parked(sink.place) == parked
+    assert [each.id.partition("/")[2] for each in parked] == ids[2:4]
+
+    receiver.reply = Reply()
+    sink = hooks(receiver.url, on_refused="park")
+    kind.ask_parked(sink.place, "retry", [each.id for each in parked])
+    wait_until(lambda: not kind.parked(sink.place))
+    of_key_2 = [one["id"] for one in receiver.documents if one["key"] == {"id": 2}]
+    assert of_key_2[-2:] == ids[2:4]
+
+
+@pytest.mark.parametrize("action", ["change", "resume"])
+def test_retry_that_is_asked_for_before_deliveries_begin_anew_is_carried_out(
+    hooks, receiver, action: str
+) -> None:
+    receiver.reply = lambda request: Reply({1: 400, 2: 410}.get(request.json["xid"], 200))
+    sink = hooks(on_refused="park")
+    made = sink.subscriptions.create({"url": receiver.url})["id"]
+    ids = sink.insert(1)
+    kind = WebhookKind()
+    wait_until(lambda: len(kind.parked(sink.place)) == 1)
+    if action == "resume":
+        sink.insert(1)
+        wait_until(lambda: sink.stands()["state"] == "disabled")
+    receiver.reply = Reply()
+    kind.ask_parked(sink.place, "retry", [each.id for each in kind.parked(sink.place)])
+    if action == "resume":
+        store = sink.store()
+        wait_until(lambda: sink.sink._dispatcher._revision == store.revision)
+        store.close()
+        sink.subscriptions.resume(made)
+    else:
+        sink.subscriptions.change(made, {"tables": ["orders"]})
+    receiver.wait_for(lambda: receiver.ids == ids)
+    wait_until(lambda: not kind.parked(sink.place))
+
+
+def test_parked_documents_of_a_subscription_that_has_ended_are_dropped_at_once(
+    hooks, receiver
+) -> None:
+    receiver.reply = lambda request: Reply({1: 400, 2: 410}.get(request.json["xid"], 200))
+    sink = hooks(receiver.url, on_refused="park")
+    sink.insert(1)
+    kind = WebhookKind()
+    wait_until(lambda: len(kind.parked(sink.place)) == 1)
+    sink.insert(1)
+    wait_until(lambda: sink.stands()["state"] == "disabled")
+    kind.ask_parked(sink.place, "drop", [each.id for each in kind.parked(sink.place)])
+    wait_until(lambda: not kind.parked(sink.place))
+
+
+def test_what_waits_behind_a_document_that_is_refused_again_is_not_delivered_when_that_is_dropped(
+    hooks, receiver
+) -> None:
+    receiver.reply = lambda request: Reply(400 if request.json["xid"] == 1 else 200)
+    sink = hooks(receiver.url, on_refused="park")
+    sink.deliver(change(1, 1), change(2, 1, "update"))
+    kind = WebhookKind()
+    wait_until(lambda: len(kind.parked(sink.place)) == 2)
+    first, second = (each.id for each in kind.parked(sink.place))
+    kind.ask_parked(sink.place, "retry", [first, second])
+    wait_until(lambda: [each.request for each in kind.parked(sink.place)] == [None, None])
+    kind.ask_parked(sink.place, "drop", [first])
+    wait_until(lambda: len(kind.parked(sink.place)) == 1)
+    sink = hooks(receiver.url, on_refused="park")
+    ids = sink.deliver(change(3, 3))
+    receiver.wait_for(lambda: receiver.ids == ids)
+    sink.sink.close()
+    assert [each.id for each in kind.parked(sink.place)] == [second]
 
 
 def test_batch_of_which_one_is_refused_parks_that_one_alone(hooks, receiver) -> None:

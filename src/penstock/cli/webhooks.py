@@ -88,10 +88,10 @@ def _only(given: list[str] | None, action: Action, path: Path) -> str:
 
 
 def _act(action: Action, which: str, sinks: dict[str, Subscriptions]) -> None:
-    from penstock.run.subscriptions import of_subscription
+    from penstock.run.subscriptions import of_subscription, send_test
 
     if action is Action.TEST:
-        typer.echo(next(iter(sinks.values())).test(which))
+        typer.echo(send_test(sinks, which))
     elif action is Action.RESUME:
         of_subscription(sinks, which, lambda each: each.resume(which))
         typer.echo(printable(f"{which}: delivered to again, as soon as the pipeline runs"))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import BadValue
+from penstock.errors import BadValue, DeliveredElsewhere
 from penstock.run.delivered import is_shared, require_here
 from penstock.run.signals import stop_on_signals
 from penstock.server.serve import served_subscriptions
@@ -117,6 +118,21 @@ def of_subscription(
             continue
         return do(each)
     raise BadValue(f"no subscription {id_!r}", "penstock webhooks", "list shows their ids")
+
+
+def send_test(sinks: dict[str, Subscriptions], url: str) -> str:
+    """Send a request without a document; what came of it. Of several sinks the one does that the receiver is known to: it
+    may be allowed, and signed for, there alone.
+
+    Raises:
+        SinkError: it was not taken.
+    """
+    for each in sinks.values():
+        # Those of another machine are not known here; it can be tested all the same.
+        with suppress(DeliveredElsewhere):
+            if any(known["url"] == url for known in each.all()):
+                return each.test(url)
+    return next(iter(sinks.values())).test(url)
 
 
 def serve_subscriptions(

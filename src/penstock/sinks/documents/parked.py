@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 Key = tuple[tuple[str, Any], ...]
 
-_WHOLE_TABLE = ("truncate", "schema")
+WHOLE_TABLE = ("truncate", "schema")
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Holds:
         if row["key"] is None:
             self.tables.add(name)
         else:
-            self.keys.setdefault(name, set()).update(_keys_of(row))
+            self.keys.setdefault(name, set()).update(keys_of(row))
 
     def waits(self, row: dict[str, Any]) -> bool:
         """Whether a document must wait."""
@@ -123,14 +123,14 @@ class Holds:
         held = self.keys.get(name)
         if not held:
             return False
-        return row["op"] in _WHOLE_TABLE or row["key"] is None or not held.isdisjoint(_keys_of(row))
+        return row["op"] in WHOLE_TABLE or row["key"] is None or not held.isdisjoint(keys_of(row))
 
     def concerns(self, tables: Iterable[TableName]) -> bool:
         """Whether documents of these tables may have to wait."""
         return any(name in self.tables or name in self.keys for name in tables)
 
 
-def _keys_of(row: dict[str, Any]) -> Iterator[Key]:
+def keys_of(row: Mapping[str, Any]) -> Iterator[Key]:
     """The key, and the one that an update has replaced."""
     key = _parse(row["key"])
     yield tuple(sorted(key.items()))

@@ -132,7 +132,7 @@ class Client:
                 return await self._post(url, message.body, headers)
             except (aiohttp.ClientError, OSError, TimeoutError) as again:
                 return Answer(Meaning.LATER, _reason(again))
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError, UnicodeError) as error:
             return Answer(Meaning.LATER, _reason(error))
 
     async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> Answer:
@@ -202,6 +202,8 @@ def _reason(error: BaseException) -> str:
             return f"no connection: {cause}; allow: of the sink may name it"
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"no connection: {_why_not(error)}"
+    if isinstance(error, UnicodeError):  # a name with an empty part, or one above 63 characters
+        return "no connection: its name cannot be resolved"
     if isinstance(error, TimeoutError):
         is_early = isinstance(error, aiohttp.ConnectionTimeoutError)
         return "no connection in time" if is_early else "no answer in time"

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import PenstockError
 from penstock.lsn import Lsn
 from penstock.options import OnRefused
-from penstock.sinks.documents.parked import Holds
 from penstock.sinks.webhook.client import Answer, Meaning
 from penstock.sinks.webhook.doc import Doc
 from penstock.sinks.webhook.formats import message_of
+from penstock.sinks.webhook.held import Held
 from penstock.sinks.webhook.pace import Lane, Pace
 from penstock.sinks.webhook.rows import Place, Progress
 from penstock.sinks.webhook.track import Track
@@ -107,12 +107,9 @@ class Delivery:
         self._failing_since = kept.failing_since
         self._error = kept.error
         self._delivered = 0
-        self._delivered_lsn: str | None = None
-        self._commit_lsn = 0
-        self._holds = Holds()
-        for each in parked:
-            self._holds.add(json.loads(each.document))
-        self._is_asked = False
+        self._reported_lsn = 0
+        self._held = Held(parked)
+        self._is_asked = any(each.request for each in parked)  # while nobody delivered
         self._is_stopping = False
         self._news = Progress(kept.id, kept.epoch, kept.place, 0, None, None, None, kept.state)
         self.patience = timing().webhook_patience_seconds
@@ -187,7 +184,9 @@ class Delivery:
             return None
         news.place, news.state, news.error = place, state, self._error
         news.failing_since, news.delivered = self._failing_since, self._delivered
-        news.delivered_lsn, self._delivered_lsn = self._delivered_lsn, None
+        if self._track.lsn != self._reported_lsn:
+            self._reported_lsn = self._track.lsn
+            news.delivered_lsn = _lsn_text(self._track.lsn)
         self._delivered = 0
         self._news = Progress(
             self.id, self.epoch, place, 0, None, self._failing_since, self._error, state
@@ -197,7 +196,8 @@ class Delivery:
     def put_back(self, news: Progress) -> None:
         """It could not be recorded: it is still to be."""
         self._delivered += news.delivered
-        self._delivered_lsn = self._delivered_lsn or news.delivered_lsn
+        if news.delivered_lsn is not None:
+            self._reported_lsn = 0
         mine = self._news
         mine.parked = news.parked + mine.parked
         mine.unparked += news.unparked
@@ -245,8 +245,7 @@ class Delivery:
             await self._until(0)
             self._end("suspended", f"its filter: {failed.where or self.id}: {failed.what}")
             return
-        self._track.skip_to(Place(documents.seq + 1))
-        self._commit_lsn = documents.commit_lsn
+        self._track.skip_to(Place(documents.seq + 1), documents.commit_lsn)
         self._note()
 
     async def _wanted(
@@ -313,7 +312,7 @@ class Delivery:
 
     async def _deliver(self, lane: Lane, some: list[tuple[Doc, Ticket]]) -> None:
         """Have documents delivered, or parked; returns without either only when the subscription ends."""
-        if self._holds:
+        if self._held:
             some = [each for each in some if not self._waits(*each)]
         if not some:
             self._pace.forget(lane)
@@ -326,6 +325,8 @@ class Delivery:
             return
         elif len(some) > 1:
             for each in some:  # which one it is, nobody but the receiver knows
+                if self.is_ended or self._is_stopping:
+                    return  # the rest must not be parked before one that was not settled
                 await self._deliver(lane, [each])
             return
         else:
@@ -336,7 +337,7 @@ class Delivery:
 
     def _waits(self, doc: Doc, ticket: Ticket) -> bool:
         """Whether a document must wait behind one that is parked; then it is parked, too."""
-        if not self._holds.waits(doc._asdict()):
+        if not self._held.waits(doc._asdict()):
             return False
         self._park(doc, None)
         self._track.settle(ticket)
@@ -344,8 +345,10 @@ class Delivery:
         return True
 
     def _park(self, doc: Doc, reason: str | None) -> None:
+        if doc.id in self._held:  # it has come again
+            return
         row = doc._asdict()
-        self._holds.add(row)
+        self._held.add(row)
         self._news.parked.append((json.dumps(row), doc.id, reason))
         if reason is not None:
             _log.warning("subscription %s: a document is parked: %s", self.id, reason)
@@ -438,8 +441,6 @@ class Delivery:
 
     def _note(self) -> None:
         """Something has moved."""
-        if not len(self._track):
-            self._delivered_lsn = _lsn_text(self._commit_lsn) or self._delivered_lsn
         # Most documents that are settled are not what somebody waits for.
         if (
             len(self._track) <= self._awaited_count
@@ -458,14 +459,20 @@ class Delivery:
         await self._until(0)
         while (parked := self._parked_now()) is None:
             await asyncio.sleep(timing().webhook_busy_seconds)
-        holds = Holds()
+        held = Held()
         for each in parked:
             row = json.loads(each.document)
             if each.request == "drop":
                 self._news.unparked.append(each.number)
-            elif each.request != "retry" or holds.waits(row) or not await self._retry(each):
-                holds.add(row)
-        self._holds = holds
+                continue
+            waits = held.waits(row)
+            if each.request == "retry" and not waits and await self._retry(each):
+                continue
+            held.add(row)
+            if each.request == "retry" and waits and not (self.is_ended or self._is_stopping):
+                # It is not tried by itself later, when what is in its way may have been dropped.
+                self._news.refused_again[each.number] = each.reason
+        self._held = held
         self._note()
 
     async def _retry(self, parked: ParkedRow) -> bool:

@@ -257,8 +257,19 @@ class Dispatcher:
             if id_ not in self._deliveries and id_ not in self._changing:
                 self._start(kept)
         self._revision = revision
-        for id_ in self._store.asked() & self._deliveries.keys():
-            self._deliveries[id_].answer_requests()
+        for id_ in self._store.asked():
+            asked = self._deliveries.get(id_)
+            if asked is not None and not asked.is_ended:
+                asked.answer_requests()
+            elif id_ not in self._changing:  # else who begins anew does it
+                self._drop_asked(id_)
+
+    def _drop_asked(self, id_: str) -> None:
+        """Forget what a person wants dropped of a subscription that has ended: nobody else does, and it may never be resumed."""
+        try:
+            self._store.drop_asked(id_)
+        except sqlite3.OperationalError:  # busy: `_keep` does it
+            self._revision = -1
 
     async def _change(self, ending: Delivery) -> None:
         """End a delivery, and begin another where it got to, if it is still to be delivered to."""

@@ -55,7 +55,7 @@ class Progress:
     state: str
     parked: list[tuple[str, str, str | None]] = field(default_factory=list)  # document, id, reason
     unparked: list[int] = field(default_factory=list)
-    refused_again: dict[int, str] = field(default_factory=dict)
+    refused_again: dict[int, str | None] = field(default_factory=dict)  # None: behind another
 
 
 class Entry(NamedTuple):

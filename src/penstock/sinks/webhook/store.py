@@ -282,7 +282,8 @@ class Store(Outbox):
             "DELETE FROM parked WHERE number = ?", [(number,) for number in news.unparked]
         )
         self._db.executemany(
-            "UPDATE parked SET reason = ?, request = NULL WHERE number = ?",
+            # Somebody may have asked for it to be dropped meanwhile.
+            "UPDATE parked SET reason = ?, request = nullif(request, 'retry') WHERE number = ?",
             [(reason, number) for number, reason in news.refused_again.items()],
         )
 
@@ -321,6 +322,13 @@ class Store(Outbox):
                 "UPDATE parked SET request = ? WHERE number = ?", [(request, n) for n in numbers]
             )
             self._bump()
+
+    def drop_asked(self, subscription: str) -> None:
+        """Forget what somebody wants dropped of a subscription, for good."""
+        with self._transaction():
+            self._db.execute(
+                "DELETE FROM parked WHERE subscription = ? AND request = 'drop'", (subscription,)
+            )
 
     def drop_parked(self, numbers: Collection[int]) -> None:
         """Forget some for good."""
