@@ -147,6 +147,58 @@ def test_attributes_of_a_composite_are_followed(name: str, source: Database, tar
     assert rows_of(target, shape_of(target)) == rows_of(source, shape_of(source))
 
 
+NESTED = {
+    "attribute": "TYPE outer_type AS (x inner_type, y text)",
+    "attribute of arrays": "TYPE outer_type AS (x inner_type[], y text)",
+    "domain": "DOMAIN outer_type AS inner_type",
+    "array of a domain": "DOMAIN outer_type AS inner_type[]",
+}
+NAMED_ANEW = {
+    "renamed": "ALTER TYPE inner_type RENAME TO other_type",
+    "moved": "CREATE SCHEMA s; ALTER TYPE inner_type SET SCHEMA s",
+    "swapped": (
+        "CREATE TYPE other_type AS (k int); ALTER TYPE inner_type RENAME TO third_type;"
+        "ALTER TYPE other_type RENAME TO inner_type; ALTER TABLE t ADD z inner_type"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    # Of the target's own, the name that another of the source's has now is not free.
+    [*((name, True) for name in NAMED_ANEW), ("renamed", False), ("moved", False)],
+)
+@pytest.mark.parametrize("nested", NESTED)
+@only_new
+def test_type_is_the_same_when_what_it_is_made_of_has_another_name(
+    nested: str, name: str, ours: bool, source: Database, target: Database
+):
+    types = f"CREATE TYPE inner_type AS (a int); CREATE {NESTED[nested]}"
+    source.execute(
+        f"{types}; CREATE TABLE t (id int PRIMARY KEY, v outer_type, w outer_type[]);"
+        "CREATE TABLE u (id int PRIMARY KEY, w outer_type)"
+    )
+    if not ours:
+        target.execute(types)
+    for shape in shapes(source).values():
+        make(target, shape)
+    before = {shape.name: shape for shape in shapes(source).values()}
+
+    source.execute(NAMED_ANEW[name])
+    after = {shape.name: shape for shape in shapes(source).values()}
+    for table, shape in before.items():
+        follow_at(target, shape, after[table], shape.table, owner=OWNER)
+    if ours:
+        assert {c.name: c.type for c in shape_of(target).columns} == {
+            c.name: c.type for c in after["t"].columns
+        }
+        # And what comes later is followed as ever.
+        source.execute("ALTER TABLE u ADD more outer_type")
+        before, after = after, {shape.name: shape for shape in shapes(source).values()}
+        follow_at(target, before["u"], after["u"], before["u"].table, owner=OWNER)
+    assert follow_at(target, before["t"], after["t"], owner=OWNER).statements == []
+
+
 def test_table_that_is_behind_undoes_nothing(source: Database, target: Database):
     source.execute(
         "CREATE TYPE ct AS (x int, y text); CREATE TABLE t (id int PRIMARY KEY, v ct);"

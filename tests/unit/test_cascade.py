@@ -62,7 +62,7 @@ INDEX = {"id": 8, "table_id": 2, "name": "j", "is_unique": True, "numbers": [1],
 
 
 def after(*known: TableShape, now: TableShape | None = None, **reported: Any) -> SchemaChange:
-    document = json.dumps({"format": 1, "tag": "ALTER", **reported})
+    document = json.dumps({"format": 1, "tag": "ALTER INDEX", **reported})
     return settle(read_reported(document, "test"), {each.id: each for each in known}, lambda _: now)
 
 
@@ -111,6 +111,29 @@ def test_index_whose_table_nobody_had_locked_is_looked_up():
     assert child.name == "child"
     assert [each.definition for each in child.indexes] == ["btree (parent)"] * 2
     assert gone.tables == ()
+
+
+def test_index_that_was_made_anew_without_a_word_is_the_one_that_is_altered():
+    """As REINDEX CONCURRENTLY does: another id, the same name."""
+    anew = {**INDEX, "name": "k", "is_unique": False, "numbers": []}
+    made = CHILD.indexes[0].model_copy(update={"id": 8, "name": "k"})
+    now = CHILD.model_copy(update={"indexes": (made,)})
+
+    [renamed] = after(CHILD, now=now, indexes=[anew]).tables
+    [gone_since] = after(CHILD, now=None, indexes=[anew]).tables
+    [dropped] = after(
+        CHILD, dropped_indexes=[{"id": 8, "schema_name": "public", "name": "i"}]
+    ).tables
+    of_another = after(CHILD, dropped_indexes=[{"id": 8, "schema_name": "other", "name": "i"}])
+    # It is there itself, and the other is like it.
+    there = CHILD.model_copy(update={"indexes": (*CHILD.indexes, made)})
+    [with_twin] = after(CHILD, now=there, indexes=[anew]).tables
+
+    assert [(each.id, each.name) for each in renamed.indexes] == [(7, "k")]
+    assert gone_since == renamed
+    assert dropped.indexes == ()
+    assert of_another.tables == ()
+    assert [(each.id, each.name) for each in with_twin.indexes] == [(7, "i"), (8, "k")]
 
 
 def test_table_that_nobody_has_described_is_looked_up():

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from penstock.schema.shape import (
         ColumnShape,
         ForeignKeyShape,
+        Gone,
+        IndexShape,
         SchemaChange,
         SequenceShape,
         TableShape,
@@ -42,9 +44,9 @@ def settle(reported: Reported, known: Mapping[int, TableShape], look_up: LookUp)
     for a type that no table had, or a table that nobody has described so far.
     """
     others = _Others(known, {shape.id for shape in reported.change.tables}, look_up)
-    others.drop_indexes({gone.id for gone in reported.dropped_indexes})
+    others.drop_indexes(reported.dropped_indexes)
     for index in reported.indexes:
-        others.take_index(index)
+        others.take_index(index, is_there=reported.change.tag.startswith("ALTER "))
     for comment in reported.comments:
         others.take_comment(comment)
     renamed = {shape.id: shape for shape in reported.change.tables}
@@ -100,13 +102,21 @@ class _Others:
         if now is not None:
             self._after[oid] = now
 
-    def drop_indexes(self, gone: set[int]) -> None:
+    def drop_indexes(self, gone: Sequence[Gone]) -> None:
+        ids = {each.id for each in gone}
+        # REINDEX CONCURRENTLY makes an index anew, which no event reports: it has its name, and another id.
+        names = {(each.schema_name, each.name) for each in gone if each.name}
         for shape in self if gone else ():
-            if any(index.id in gone for index in shape.indexes):
-                left = tuple(index for index in shape.indexes if index.id not in gone)
+            left = tuple(
+                each
+                for each in shape.indexes
+                if each.id not in ids and (shape.schema_name, each.name) not in names
+            )
+            if len(left) < len(shape.indexes):
                 self.update(shape.id, indexes=left)
 
-    def take_index(self, reported: ReportedIndex) -> None:
+    def take_index(self, reported: ReportedIndex, *, is_there: bool) -> None:
+        """One that was made, or altered: `is_there` says that it has been there before."""
         shape = self.get(reported.table_id)
         if shape is None:
             self._meet(reported.table_id)
@@ -120,14 +130,23 @@ class _Others:
             )
             self.update(shape.id, constraints=_in_order(renamed, "kind", "name"))
             return
-        definition = reported.definition or _definition(shape, reported.id)
+        known = next((each for each in shape.indexes if each.id == reported.id), None)
+        definition = reported.definition or (known.definition if known is not None else None)
         if definition is None:
             now = self._look_up(reported.table_id)
             definition = _definition(now, reported.id) if now is not None else None
+            known = _made_anew(shape, reported, definition, now) if is_there else None
+            definition = definition or (known.definition if known is not None else None)
         if definition is None:
             return  # dropped since, which the stream reports in its turn
-        others = tuple(each for each in shape.indexes if each.id != reported.id)
-        self.update(shape.id, indexes=_in_order((*others, reported.shape(definition)), "name"))
+        # The one that was made anew keeps the id by which it is known here.
+        index = reported.shape(definition).model_copy(
+            update={"id": known.id if known is not None else reported.id}
+        )
+        others = tuple(
+            each for each in shape.indexes if each.id != index.id and each.name != index.name
+        )
+        self.update(shape.id, indexes=_in_order((*others, index), "name"))
 
     def take_comment(self, reported: ReportedComment) -> None:
         shape = self.get(reported.table_id)
@@ -316,6 +335,31 @@ def _counting(column: ColumnShape, reported: ReportedSequence) -> ColumnShape:
 
 def _definition(shape: TableShape, index_id: int) -> str | None:
     return next((each.definition for each in shape.indexes if each.id == index_id), None)
+
+
+def _made_anew(
+    shape: TableShape, reported: ReportedIndex, definition: str | None, now: TableShape | None
+) -> IndexShape | None:
+    """What an index was that is not known by its id: REINDEX CONCURRENTLY has made it anew, without a word.
+
+    None where that is not certain.
+    """
+    alive = {each.id for each in now.indexes} if now is not None else set()
+    found = [
+        each
+        for each in shape.indexes
+        if each.id not in alive
+        and definition in (None, each.definition)
+        and (each.is_unique, each.columns, each.used)
+        == (reported.is_unique, *_columns_of(reported))
+    ]
+    named = [each for each in found if each.name == reported.name] or found
+    return named[0] if len(named) == 1 else None
+
+
+def _columns_of(reported: ReportedIndex) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    index = reported.shape("")
+    return index.columns, index.used
 
 
 def _in_order(things: tuple[Any, ...], *keys: str) -> tuple[Any, ...]:

@@ -34,7 +34,7 @@ from penstock.sinks.postgres.expressions.sql_text import enclosed
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     import psycopg
 
@@ -226,6 +226,7 @@ def plan_types(
     if not wanted:
         return TypePlan()
     planner = _Planner(connection, owner, table, wanted, before, needed, rules)
+    planner.spelled = _spelled_anew(before, types)
     by_name = {each.qualified: each for each in wanted}
     for each in types_in_order(types):
         if each.qualified in by_name:
@@ -284,6 +285,7 @@ class _Planner:
         self._table = table
         self._needed = needed
         self._rules = rules
+        self.spelled: dict[str, str] = {}  # how types that were renamed were written, and are now
         self._moves: dict[int, list[Step]] = {}  # of types that get another name
         self._before = {each.id: each for each in before if not each.is_array}
         names = dict.fromkeys(_name(each) for each in (*self._before.values(), *wanted))
@@ -431,8 +433,10 @@ class _Planner:
             self._note_parts(wanted, found)
         if known != _picture(was) or known == _picture(wanted):
             return
+        # What it is made of may be called differently, and is the same: the columns of that are, too.
+        was = _made_of(was, self.spelled)
         if self._is_ours(found):
-            self._alter(was, wanted, found)
+            self._alter(was, wanted, _made_of(found, self.spelled))
             self._record(wanted, made_by_us=False)
             return
         # How they differed when the table was adopted is a person's choice, and rows have arrived since.
@@ -563,6 +567,22 @@ class _Planner:
             str(self._table),
             f"rename or drop what has that name at the target, or make it so: {make}",
         )
+
+
+def _spelled_anew(before: Sequence[TypeShape], after: Sequence[TypeShape]) -> dict[str, str]:
+    """How types, and arrays of them, are written that kept all but their names."""
+    now = {each.id: each.spelled for each in after if each.spelled}
+    found = {each.spelled: now.get(each.id, each.spelled) for each in before if each.spelled}
+    changed = {was: spelled for was, spelled in found.items() if was != spelled}
+    return {f"{was}[]": f"{spelled}[]" for was, spelled in changed.items()} | changed
+
+
+def _made_of(shape: TypeShape, spelled: Mapping[str, str]) -> TypeShape:
+    """A type, its parts written as they are after a change."""
+    fields = tuple(
+        each.model_copy(update={"type": spelled.get(each.type, each.type)}) for each in shape.fields
+    )
+    return shape.model_copy(update={"base": spelled.get(shape.base, shape.base), "fields": fields})
 
 
 def is_same_definition(one: TypeShape, other: TypeShape) -> bool:
