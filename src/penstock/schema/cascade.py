@@ -226,11 +226,7 @@ class _Others:
     ) -> None:
         """Those that defaults name and no identity or serial column owns."""
         for shape in self if owned or free else ():
-            named = {each.id: each for each in shape.sequences}
-            for column in shape.columns:
-                # A default still names the one that its column owned.
-                if column.sequence is not None and column.sequence.id in free and column.default:
-                    named[column.sequence.id] = free[column.sequence.id]
+            named = _named_by_defaults(shape, free)
             for each in owned:
                 if self._is_counting(each):
                     named.pop(each.sequence.id, None)
@@ -321,3 +317,14 @@ def _definition(shape: TableShape, index_id: int) -> str | None:
 def _in_order(things: tuple[Any, ...], *keys: str) -> tuple[Any, ...]:
     # As the catalog is read: in the order of bytes, whatever the database's own is.
     return tuple(sorted(things, key=lambda one: [getattr(one, key).encode() for key in keys]))
+
+
+def _named_by_defaults(
+    shape: TableShape, free: Mapping[int, SequenceShape]
+) -> dict[int, SequenceShape]:
+    """By id; also those that columns owned and that are `free` now: the defaults still name them."""
+    named = {each.id: each for each in shape.sequences}
+    for column in shape.columns:
+        if column.sequence is not None and column.sequence.id in free and column.default:
+            named[column.sequence.id] = free[column.sequence.id]
+    return named

@@ -159,6 +159,15 @@ def _column_differences(
         yield "column_collation", before.collation, after.collation
     if before.not_null != after.not_null:
         yield "column_not_null", before.not_null, after.not_null
+    yield from _value_differences(before, after, renamed)
+    if before.comment != after.comment:
+        yield "column_comment", before.comment, after.comment
+
+
+def _value_differences(
+    before: ColumnShape, after: ColumnShape, renamed: Mapping[str, str]
+) -> Iterator[_Aspect]:
+    """What values come from where a statement gives none."""
     is_counting = before.sequence is not None and after.sequence is not None
     if not is_counting and not is_same_text(before.default, after.default, renamed):
         yield "column_default", before.default, after.default
@@ -170,8 +179,6 @@ def _column_differences(
         old, new = _sequence(before.sequence), _sequence(after.sequence)
         if old != new:
             yield "column_sequence", old, new
-    if before.comment != after.comment:
-        yield "column_comment", before.comment, after.comment
 
 
 def _primary(shape: TableShape) -> dict[str, Any] | None:

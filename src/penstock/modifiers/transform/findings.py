@@ -123,20 +123,9 @@ class _Ruled:
 
 
 def _of_table(transform: TableTransform, shape: TableShape) -> Iterator[Finding]:
-    names = [column.name for column in shape.columns]
     for rule in transform.rules:
-        if rule.is_pattern or rule.options.when_missing == "skip":
-            continue
-        for wanted in (rule.column, *rule.transformer.columns):
-            if wanted not in names:
-                error = missing(transform.table, wanted, rule)
-                advice = f"{nearest(wanted, names)}; {error.do}"
-                yield Finding(RuleUnfit(error.what, error.where, advice))
-        for read in rule.transformer.columns:
-            try:
-                require_stored(shape, read)
-            except RuleUnfit as error:
-                yield Finding(error)
+        if not rule.is_pattern and rule.options.when_missing != "skip":
+            yield from _of_named(transform, shape, rule)
     bare: list[str] = []
     for column in shape.columns:
         found = transform.rules_by_name(column, shape)
@@ -147,6 +136,21 @@ def _of_table(transform: TableTransform, shape: TableShape) -> Iterator[Finding]
             yield from _left_alone(transform, shape, column)
     if bare and transform.is_strict:
         yield Finding(uncovered(transform.table, bare, transform.where))
+
+
+def _of_named(transform: TableTransform, shape: TableShape, rule: ColumnRule) -> Iterator[Finding]:
+    """Columns that a rule names, and that are not there, or have no values of their own to read."""
+    names = [column.name for column in shape.columns]
+    for wanted in (rule.column, *rule.transformer.columns):
+        if wanted not in names:
+            error = missing(transform.table, wanted, rule)
+            advice = f"{nearest(wanted, names)}; {error.do}"
+            yield Finding(RuleUnfit(error.what, error.where, advice))
+    for read in rule.transformer.columns:
+        try:
+            require_stored(shape, read)
+        except RuleUnfit as error:
+            yield Finding(error)
 
 
 def _left_alone(

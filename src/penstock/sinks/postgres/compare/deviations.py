@@ -264,15 +264,23 @@ def _computed(
         what = "is an identity column, and not so at the source"
         yield differ(IDENTITY, "is no identity column" if column.identity else what)
         return
-    if column.sequence is not None and other.sequence is None:
-        yield differ(SEQUENCE, "counts with no sequence of its own")
-    elif column.sequence is not None and other.sequence is not None:
-        # An identity of another type than its column's has Postgres's own limits here.
-        is_alike = column.sequence.type == other.sequence.type
-        if is_alike and _counts(column.sequence) != _counts(other.sequence):
-            yield differ(SEQUENCE, "has a sequence that counts differently")
+    if column.sequence is not None:
+        wrong = _counted_otherwise(column.sequence, other.sequence)
+        if wrong is not None:
+            yield differ(SEQUENCE, wrong)
     elif not column.identity and not _is_alike(column.default, other.default):
         yield differ(DEFAULT, _against("default", other.default, column.default))
+
+
+def _counted_otherwise(wanted: SequenceShape, found: SequenceShape | None) -> str | None:
+    """What is wrong about the sequence that a column counts with; None where nothing is."""
+    if found is None:
+        return "counts with no sequence of its own"
+    # An identity of another type than its column's has Postgres's own limits here.
+    is_comparable = wanted.type == found.type
+    if is_comparable and _counts(wanted) != _counts(found):
+        return "has a sequence that counts differently"
+    return None
 
 
 def _is_alike(one: str | None, other: str | None) -> bool:

@@ -28,8 +28,9 @@ from penstock.sinks.postgres.expressions.sql_text import UnreadableTextError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence, Set
 
+    from penstock.schema.describe import RowKey
     from penstock.schema.match import Pair
-    from penstock.schema.shape import ForeignKeyShape, TableShape
+    from penstock.schema.shape import ConstraintShape, ForeignKeyShape, TableShape
     from penstock.sinks.postgres.ddl.alter_claims import Claims
     from penstock.sinks.postgres.ddl.structure import Piece
     from penstock.table import TableName
@@ -154,22 +155,22 @@ class PieceChanges:
 
     def _plan_key(self) -> tuple[bool, Piece | None]:
         """Whether the target's key goes, and which one comes."""
-        was, now, found = row_key_of(self.before), row_key_of(self.after), self.found.primary_key
-        if (was and was.columns) == (now and now.columns):
+        was, now = _columns_of(row_key_of(self.before)), _columns_of(row_key_of(self.after))
+        there = _columns_of(self.found.primary_key)
+        if was == now:
             return False, None
-        there = self.found.names_of(found.columns) if found is not None else ()
-        wanted = self.after.names_of(now.columns) if now is not None else ()
-        if found is not None and self._final_names(there) == wanted:
+        called = self.found.names_of(there or ())
+        if there is not None and self._final_names(called) == self.after.names_of(now or ()):
             return False, None
         piece = key_piece(self.table, structure_of(self.after), self._columns_after())
         if self.is_additive:
             self.notes.append(KEY_STAYS)
-        elif there and there != self._names_before(was.columns if was else ()):
-            self.notes.append(f"the target's own primary key ({', '.join(there)}) stays")
+        elif called and called != self._names_before(was or ()):
+            self.notes.append(f"the target's own primary key ({', '.join(called)}) stays")
         elif now is not None and piece is None:
             self.notes.append("the target lacks a column of the primary key, which stays as it was")
         else:
-            return bool(there), piece
+            return bool(called), piece
         return False, None
 
     def _names_before(self, columns: Sequence[int]) -> tuple[str, ...]:
@@ -264,6 +265,10 @@ class PieceChanges:
 
     def _names_of(self, each: _Identified) -> tuple[str, str]:
         return each.name, stand_in(self.found.id, each.name)
+
+
+def _columns_of(key: RowKey | ConstraintShape | None) -> tuple[int, ...] | None:
+    return None if key is None else key.columns
 
 
 def is_claim(piece: Piece) -> bool:

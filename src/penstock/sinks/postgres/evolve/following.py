@@ -207,15 +207,9 @@ def follow_before_copy(
     place = table_mappings.target(table, anew.ruled_as)
     if shape is None:
         return place, anew
-    if stored is not None and stored.id != shape.id:
-        raise TargetTableUnfit(
-            "the source has another table of this name by now",
-            str(table),
-            "nothing; the copy is tried again once the stream has said what became of the first",
-        )
-    target = known.target or table_mappings.target(
-        stored.table if stored else table, known.ruled_as
-    )
+    _require_same(stored, shape, table)
+    called = stored.table if stored is not None else table
+    target = known.target or table_mappings.target(called, known.ruled_as)
     is_there = find_table(connection, target) is not None
     if stored is None and is_there:
         with connection.transaction(), connection.cursor() as cursor:
@@ -241,6 +235,15 @@ def follow_before_copy(
         if followed.awaits_names:
             store.await_names(cursor, table)
     return followed.target, kept
+
+
+def _require_same(stored: TableShape | None, shape: TableShape, table: TableName) -> None:
+    if stored is not None and stored.id != shape.id:
+        raise TargetTableUnfit(
+            "the source has another table of this name by now",
+            str(table),
+            "nothing; the copy is tried again once the stream has said what became of the first",
+        )
 
 
 def follow_after_copy(
