@@ -26,7 +26,6 @@ from penstock.errors import (
 from penstock.failpoints import fault_point
 from penstock.modifiers.copies import modified_copies, modified_shapes
 from penstock.retry import BackOff, is_temporary
-from penstock.schema.describe import description_of
 from penstock.sinks.copying import Arrived, Copy, CopyLost, CopyOrder, CopySuperseded
 from penstock.snapshot.ranges import cut, share_out
 from penstock.snapshot.task import CopyWork, TableLeft, copy_ranges
@@ -263,10 +262,9 @@ class Round:
             ranges = cut(name, own)
             order = CopyOrder(
                 name,
-                description_of(shape),
+                shape,
                 structures[name],
                 len(ranges),
-                shape,
                 as_text=name in self._modified and not self._modified[name].is_whole,
                 injected=self._modified[name].injected if name in self._modified else None,
             )
@@ -342,7 +340,7 @@ class Round:
             {
                 name: self._modified[name].key_columns
                 if name in self._modified
-                else table.order.description.key_columns
+                else table.order.shape.key_columns
                 for name, table in self._on_the_way.items()
             },
             None if limit is None else limit / count,

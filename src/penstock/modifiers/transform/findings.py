@@ -27,7 +27,6 @@ from penstock.modifiers.transform.rules import OnError
 from penstock.modifiers.transform.transformer import Collisions, spelled
 from penstock.modifiers.transform.words import Email
 from penstock.options import nearest
-from penstock.schema.describe import row_key_of
 from penstock.sql.column_types import column_type, require_stored
 
 if TYPE_CHECKING:
@@ -288,7 +287,7 @@ def _unique_with(shape: TableShape, column: ColumnShape) -> list[ConstraintShape
 
 
 def _in_key(ruled: _Ruled) -> Iterator[Finding]:
-    key = row_key_of(ruled.shape)
+    key = ruled.shape.row_key
     if key is not None and ruled.column.id in key.columns:
         for what, do in key_complaints(ruled.rule):
             yield ruled.fault(what, do)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.changes.copyrows import parse_rows
 from penstock.changes.envelope import Origin
-from penstock.changes.pgoutput import Column, Relation
+from penstock.changes.pgoutput import Relation, relation_of
 from penstock.encryption import NO_KEYS, Keyring
 from penstock.errors import PenstockError, SinkError, SinkPrivilegeMissing, TableMissing
 from penstock.failpoints import fault_point
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from penstock.lsn import Lsn
-    from penstock.schema.description import TableDescription
     from penstock.sinks.copying import Copy, CopyOrder
     from penstock.sinks.documents.copies import CopyPart
     from penstock.sinks.documents.position import KeptTable, PositionFile
@@ -132,26 +131,6 @@ class DocumentRange:
             self._part.write(message_of(batch))
         self._row_count += len(rows)
         self._rows, self._waiting_bytes = [], 0
-
-
-def relation_of(description: TableDescription) -> Relation:
-    """The table as pgoutput will describe it: generated columns left out, the identity marked."""
-    identity = description.replica_identity
-    marked: set[str] = set()
-    if identity == "f":
-        marked = {column.name for column in description.columns}
-    elif identity != "n":
-        marked = set(description.key_columns)
-    return Relation(
-        description.oid,
-        description.name,
-        identity,
-        tuple(
-            Column(column.name, column.type_id, column.type_modifier, column.name in marked)
-            for column in description.columns
-            if not column.generated
-        ),
-    )
 
 
 class DocumentCopying:
@@ -257,7 +236,7 @@ class DocumentCopying:
                 self._under_way[table] = known[table] = begun
                 writers[table] = DocumentRangeWriter(
                     str(self._copies.make_room(begun)),
-                    order.injected or relation_of(order.description),
+                    order.injected or relation_of(order.shape),
                     int(copy.lsn),
                     self._source,
                     copy.copy_id,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from penstock.schema.describe import description_of, foreign_key_of, structure_of
+from penstock.schema.describe import foreign_key_of, structure_of
 from penstock.schema.spelling import is_same_but_for_casts
 from penstock.sinks.postgres.ddl.alter_claims import own_names
 from penstock.sinks.postgres.ddl.alter_pieces import NOT_VALID, is_claim, pieces_there
@@ -186,7 +186,7 @@ def wanted_of(
     return Wanted(
         target=known.target or table_mapping.target,
         table_mapping=table_mapping,
-        description=target_description(description_of(there), table_mapping),
+        description=target_description(there, table_mapping),
         structure=replace(structure, foreign_keys=tuple(keys)),
         place=lambda name: table_mappings.target(renamed.get(name, name)),
         is_ours=is_ours,

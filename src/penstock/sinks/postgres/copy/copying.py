@@ -229,7 +229,7 @@ class PostgresCopying:
             connection,
             self._table_mappings,
             table,
-            lambda _: order.description,
+            lambda _: order.shape,
             is_filled=False,
             with_key=False,
             kept=kept,
@@ -381,7 +381,7 @@ class PostgresCopying:
         return WholeTable(
             order,
             self._plans[order.table],
-            target_description(order.description, table_mapping),
+            target_description(order.shape, table_mapping),
             target_structure(order.structure, table_mapping, self._table_mappings.of),
         )
 
@@ -519,7 +519,7 @@ class PostgresCopying:
     ) -> list[str]:
         """Make what belongs to a table of penstock's own beside its rows; a line for what was not."""
         table_mapping, rules = self._mapped[order.table], self._options.expression_rules
-        made = target_description(order.description, table_mapping)
+        made = target_description(order.shape, table_mapping)
         with connection.transaction():
             hold()
             notes = complete_columns(connection, made, plan.target, rules)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from psycopg import sql
 
-from penstock.schema.describe import foreign_key_of, row_key_of, structure_of
+from penstock.schema.describe import foreign_key_of, structure_of
 from penstock.schema.match import (
     is_same_foreign_key,
     is_same_text,
@@ -28,9 +28,8 @@ from penstock.sinks.postgres.expressions.sql_text import UnreadableTextError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence, Set
 
-    from penstock.schema.describe import RowKey
     from penstock.schema.match import Pair
-    from penstock.schema.shape import ConstraintShape, ForeignKeyShape, TableShape
+    from penstock.schema.shape import ConstraintShape, ForeignKeyShape, RowKey, TableShape
     from penstock.sinks.postgres.ddl.alter_claims import Claims
     from penstock.sinks.postgres.ddl.structure import Piece
     from penstock.table import TableName
@@ -105,7 +104,7 @@ class PieceChanges:
             if each.renamed is not None and each.found is not None:
                 has_index = each.is_index or each.has_index
                 yield self._rename(each.found, each.renamed, each.is_index, has_index)
-        key, was, now = self.found.primary_key, row_key_of(self.before), row_key_of(self.after)
+        key, was, now = self.found.primary_key, self.before.row_key, self.after.row_key
         if key is None or was is None or now is None or self._key is not None:
             return
         if key.name in (was.name, stand_in(self.found.id, was.name)) and key.name != now.name:
@@ -155,7 +154,7 @@ class PieceChanges:
 
     def _plan_key(self) -> tuple[bool, Piece | None]:
         """Whether the target's key goes, and which one comes."""
-        was, now = _columns_of(row_key_of(self.before)), _columns_of(row_key_of(self.after))
+        was, now = _columns_of(self.before.row_key), _columns_of(self.after.row_key)
         there = _columns_of(self.found.primary_key)
         if was == now:
             return False, None
@@ -199,7 +198,7 @@ class PieceChanges:
         columns = self._columns_after()
         can_be_made = {each[:3] for each in _identify(self.after, columns, self.table)}
         there = pieces_there(self.found)
-        if self.found.primary_key is not None and row_key_of(self.before) is not None:
+        if self.found.primary_key is not None and self.before.row_key is not None:
             del there[False, self.found.primary_key.name]  # it is the key, whatever its name
         pairs = self._pairs()
         names = _names_there(pairs, there, self.found.id)

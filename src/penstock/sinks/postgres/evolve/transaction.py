@@ -20,7 +20,6 @@ from penstock.errors import (
     SchemaChangeStops,
     SinkError,
 )
-from penstock.schema.describe import description_of
 from penstock.sinks.ddl_transaction import Rows
 from penstock.sinks.postgres.connect import is_about_table
 from penstock.sinks.postgres.ddl import alter
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from penstock.lsn import Lsn
-    from penstock.schema.description import TableDescription
     from penstock.schema.shape import SchemaChange, TableShape
     from penstock.sinks.ddl_transaction import DdlTransaction, RunJob, ShapeChange
     from penstock.sinks.describe import Describe
@@ -583,7 +581,7 @@ class Evolution:
                 cursor.connection,
                 self._table_mappings,
                 known.name,
-                lambda name: self._description(cursor, name),
+                lambda name: self._shape_now(cursor, name),
                 is_filled=known.is_filled,
                 kept=known.kept_names,
             )
@@ -593,12 +591,10 @@ class Evolution:
                 raise
             raise TableStops(known.began_as, error) from None
 
-    def _description(self, cursor: Cursor, table: TableName) -> TableDescription | None:
+    def _shape_now(self, cursor: Cursor, table: TableName) -> TableShape | None:
         """The table's shape at this moment of the transaction."""
         shape = self._store.shape(cursor, table)
-        if shape is not None:
-            return description_of(shape)
-        return self._describe(table, self.batch.end_lsn)
+        return shape if shape is not None else self._describe(table, self.batch.end_lsn)
 
 
 def _name_taken(name: TableName) -> SchemaChangeRefused:
