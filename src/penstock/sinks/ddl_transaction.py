@@ -63,8 +63,8 @@ class ShapeChange:
     def may_compute(self, differences: Sequence[Difference]) -> bool:
         """Whether rows of a table that has these differences may hold values that the statement computed: `TYPE … USING …`."""
         # Others, such as Relation messages, do not say so.
-        is_told = self.change.tag == "ALTER TABLE" and not self.change.has_using
-        return not is_told and any(each.op == "column_type" for each in differences)
+        is_reported = self.change.tag == "ALTER TABLE" and not self.change.has_using
+        return not is_reported and any(each.op == "column_type" for each in differences)
 
 
 Part = Rows | ShapeChange

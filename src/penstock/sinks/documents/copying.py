@@ -196,7 +196,7 @@ class DocumentCopying:
             for table, copy in known.items()
             # One that failed is remembered for how often it did.
             if table in waiting
-            and (copy.state == TableState.FAILED or waiting[table].enrolment == copy.enrolment)
+            and (copy.state == TableState.FAILED or waiting[table].schedule_id == copy.schedule_id)
         }
         if len(wanted) != len(known):
             self._copies.write(wanted.values())
@@ -220,10 +220,10 @@ class DocumentCopying:
                 table = order.table
                 if table not in waiting:
                     continue
-                enrolment = waiting[table].enrolment
+                schedule_id = waiting[table].schedule_id
                 begun = TableCopy(
                     table,
-                    enrolment,
+                    schedule_id,
                     TableState.COPYING,
                     copy.copy_id,
                     copy.lsn,
@@ -269,7 +269,7 @@ class DocumentCopying:
                 table, begun = order.table, self._under_way.get(order.table)
                 if begun is None or begun.copy_id != copy.copy_id:
                     continue  # begun anew
-                if table not in waiting or waiting[table].enrolment != begun.enrolment:
+                if table not in waiting or waiting[table].schedule_id != begun.schedule_id:
                     self._forget(table)  # removed, or scheduled anew, meanwhile
                     continue
                 sealed = replace(begun, state=COPIED, attempts=0)
@@ -308,7 +308,7 @@ class DocumentCopying:
             self._note(
                 TableCopy(
                     table,
-                    kept.enrolment,
+                    kept.schedule_id,
                     TableState.FAILED,
                     error=str(error),
                     attempts=attempts + 1,
@@ -435,7 +435,7 @@ def _arrived(parts: Collection[CopyPart]) -> Arrived:
 
 
 def _is_due(kept: KeptTable, copy: TableCopy | None) -> bool:
-    if copy is None or copy.enrolment != kept.enrolment:
+    if copy is None or copy.schedule_id != kept.schedule_id:
         return True
     # One that failed waits until the delivering loop schedules it anew.
     return copy.state not in (COPIED, TableState.FAILED)
