@@ -212,13 +212,8 @@ class _Others:
                 columns = tuple(_counting(column, each) for column in shape.columns)
                 self.update(shape.id, columns=columns)
         for shape in self if free else ():
-            if any(column.sequence and column.sequence.id in free for column in shape.columns):
-                columns = tuple(
-                    column.model_copy(update={"sequence": None})
-                    if column.sequence and column.sequence.id in free
-                    else column
-                    for column in shape.columns
-                )
+            columns = tuple(_released(column, free) for column in shape.columns)
+            if columns != shape.columns:
                 self.update(shape.id, columns=columns)
 
     def _take_named(
@@ -317,6 +312,13 @@ def _definition(shape: TableShape, index_id: int) -> str | None:
 def _in_order(things: tuple[Any, ...], *keys: str) -> tuple[Any, ...]:
     # As the catalog is read: in the order of bytes, whatever the database's own is.
     return tuple(sorted(things, key=lambda one: [getattr(one, key).encode() for key in keys]))
+
+
+def _released(column: ColumnShape, free: Mapping[int, SequenceShape]) -> ColumnShape:
+    """A column that counts with none of these sequences any more."""
+    if column.sequence is None or column.sequence.id not in free:
+        return column
+    return column.model_copy(update={"sequence": None})
 
 
 def _named_by_defaults(

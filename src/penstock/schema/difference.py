@@ -6,6 +6,7 @@ written anew. The differences go into documents of event sinks: their keys and w
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -117,11 +118,12 @@ def _table_differences(before: TableShape, after: TableShape) -> Iterator[Differ
     old_key, new_key = _primary(before), _primary(after)
     if _key_ids(before) != _key_ids(after):
         yield differ("primary_key", "", old_key, new_key)
-    for op, name, old, new in _constraint_differences(before, after, renamed):
-        yield differ(op, name, old, new)
-    for op, name, old, new in _index_differences(before, after, renamed):
-        yield differ(op, name, old, new)
-    for op, name, old, new in _foreign_key_differences(before, after):
+    pieces = itertools.chain(
+        _constraint_differences(before, after, renamed),
+        _index_differences(before, after, renamed),
+        _foreign_key_differences(before, after),
+    )
+    for op, name, old, new in pieces:
         yield differ(op, name, old, new)
     if _identity(before) != _identity(after):
         yield differ("replica_identity", "", _identity(before), _identity(after))

@@ -84,9 +84,6 @@ def _board(
     return NatsBoard(options, bucket, pipeline)
 
 
-_LIMITS = ("max_age", "max_bytes", "max_msgs", "max_msgs_per_subject")
-
-
 def _risks_of(options: NatsLogOptions, name: str, place: str) -> Iterator[PenstockError]:
     found = find(connection_of(Settings.of(options), place), name)
     if found is None and not options.create_streams:
@@ -105,8 +102,13 @@ def _risks_of(options: NatsLogOptions, name: str, place: str) -> Iterator[Pensto
             place,
             "use replicas: 3 on a cluster before you set acknowledge: logged",
         )
-    for key in _LIMITS if found is not None else ():  # else it will be made without limits
-        limit = getattr(found.config, key) or 0
+    if found is None:
+        return  # made without limits
+    config = found.config
+    limits = {"max_age": config.max_age or 0, "max_bytes": max(0, config.max_bytes or 0)}
+    limits["max_msgs"] = max(0, config.max_msgs or 0)
+    limits["max_msgs_per_subject"] = max(0, config.max_msgs_per_subject or 0)
+    for key, limit in limits.items():
         if limit > 0:
             yield LogAtRisk(
                 f"{key} of the stream is {limit:g}: NATS deletes or refuses what is beyond, also where a sink that"

@@ -342,24 +342,27 @@ class PostgresCopying:
         for order in orders:
             if order.table in done:
                 continue
-            try:
-                if away is not None:
-                    raise away
-                with self._connection_to_finish() as connection:
-                    self._finish(connection, order, copy)
-            except psycopg.Error as error:
-                known: PenstockError = classify_target_error(error, self._options.url)
-                if is_about_table(error):
-                    known = self._unfit(order.table, error)
-                failures[order.table] = known
-            except (PenstockError, CopySuperseded, CopyLost) as error:
-                failures[order.table] = error
-            failed = failures.get(order.table)
+            failed = away or self._finish_alone(order, copy)
+            if failed is not None:
+                failures[order.table] = failed
             if isinstance(failed, SinkError) and failed.remedy is Remedy.TIME:
                 away = failed  # the others need not find that out, too
         for _ in orders:
             fault_point("copy.after_finish")
         return failures
+
+    def _finish_alone(self, order: CopyOrder, copy: Copy) -> Exception | None:
+        """Why it could not be finished."""
+        try:
+            with self._connection_to_finish() as connection:
+                self._finish(connection, order, copy)
+        except psycopg.Error as error:
+            if is_about_table(error):
+                return self._unfit(order.table, error)
+            return classify_target_error(error, self._options.url)
+        except (PenstockError, CopySuperseded, CopyLost) as error:
+            return error
+        return None
 
     def _finish_together(self, orders: Sequence[CopyOrder], copy: Copy) -> set[TableName]:
         """Small ones, many in a transaction; those that are not done are finished one by one."""
