@@ -100,7 +100,7 @@ class Copy(Workload):
         seconds = result.figures["copy"]
         reported = f"{seconds:.2f} s ({self._each(seconds)})"
         if result.parts:
-            reported += f"; {result.seconds:.2f} s with enrolling and catching up"
+            reported += f"; {result.seconds:.2f} s with scheduling and catching up"
         if "first half" in result.figures:
             first, second = result.figures["first half"], result.figures["second half"]
             reported += (

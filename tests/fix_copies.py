@@ -13,8 +13,7 @@ from fix_documents import parse
 from fix_event_sinks import ORDERS, START, batch_of, file_place, open_sink, visible
 from penstock.log.files.reader import FilesReader
 from penstock.lsn import Lsn
-from penstock.schema.description import TableDescription
-from penstock.schema.shape import ColumnShape
+from penstock.schema.shape import ColumnShape, ConstraintShape, TableShape
 from penstock.sinks.copying import Copy, CopyOrder
 from penstock.sinks.documents.workspace import copying_of
 from penstock.sinks.file.kind import FileKind
@@ -50,11 +49,19 @@ def order_of(range_count: int, *, identity: str = "d") -> CopyOrder:
         )
         for number, column in enumerate(ORDERS.columns, 1)
     )
-    description = TableDescription(
-        ORDERS.table, ORDERS.oid, "r", identity, columns, ("id",), ("id",)
+    key = ConstraintShape(
+        id=2, name="orders_pkey", kind="p", definition="PRIMARY KEY (id)", columns=(1,), used=(1,)
+    )
+    shape = TableShape(
+        id=ORDERS.oid,
+        schema_name=ORDERS.table.schema,
+        name=ORDERS.table.name,
+        replica_identity=identity,
+        columns=columns,
+        constraints=(key,),
     )
     structure: Any = None  # of no concern to documents
-    return CopyOrder(ORDERS.table, description, structure, range_count)
+    return CopyOrder(ORDERS.table, shape, structure, range_count)
 
 
 def copied_rows(number: int) -> list[bytes]:

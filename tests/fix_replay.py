@@ -24,7 +24,7 @@ def place_of(document: dict[str, Any]) -> tuple[int, int, int]:
 def assert_order_per_key(records: Iterable[tuple[Any, dict[str, Any]]]) -> None:
     """Documents of one key come in the source's order; (key, document) as they were consumed.
 
-    One that came before, after a crash, is passed over.
+    One that came before, after a crash, is skipped.
     """
     seen: set[str] = set()
     last: dict[Any, tuple[int, int, int]] = {}

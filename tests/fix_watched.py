@@ -97,7 +97,7 @@ class ToyRun:
     def hurry(self) -> None:
         pass
 
-    def look_again(self) -> None:
+    def poll_again(self) -> None:
         self.asked.append(("look again",))
 
     def change_tables(self, action: str, names: Sequence[str], source: str | None) -> list[str]:

@@ -17,12 +17,10 @@ from penstock.log.registry import kind_of
 from penstock.modifiers.binding import Binding
 from penstock.modifiers.chain import chain_for
 from penstock.retry import is_temporary
-from penstock.schema.describe import description_of
 from penstock.schema.past_shapes import PastShapes
 from penstock.schema.versions import schemas_of
 from penstock.sinks.describe import WholeSchema
 from penstock.source.connect import connect_source
-from penstock.source.description import TableDescription, describe_table
 from penstock.source.shapes import read_named_shapes
 from penstock.state.boardshapes import BoardLines
 from penstock.state.boardwire import BoardWire
@@ -61,31 +59,19 @@ class Describer:
         self._chooses = chooses
         self._past_shapes = past_shapes
         self._modifiers = modifiers
-        self._known: dict[TableName, TableDescription | None] = {}
-        self._shapes: dict[TableName, TableShape | None] = {}
+        self._now: dict[TableName, TableShape | None] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, table: TableName, lsn: Lsn) -> TableDescription | None:
-        """The description of a table, None when the source has no such table.
+    def __call__(self, table: TableName, lsn: Lsn) -> TableShape | None:
+        """How a table was, or is now where that is not known; None when the source has no such table.
 
         Raises:
             SourceError: the source is away, and was never asked about this table.
         """
-        if self._modifiers is not None and self._modifiers.concerns(table):
-            found = self.source_shape(table, lsn)
-            shape = None if found is None else self._modifiers.modified_shape(found)
-            return None if shape is None else description_of(shape)
-        shape = self.shape(table, lsn)
-        if shape is not None:
-            return description_of(shape)
-        with self._lock:
-            try:
-                with connect_source(self._dsn, "penstock describe") as connection:
-                    self._known[table] = describe_table(connection, table)
-            except PenstockError as error:
-                if table not in self._known or not is_temporary(error):
-                    raise
-            return self._known[table]
+        found = self.source_shape(table, lsn)
+        if found is None or self._modifiers is None:
+            return found
+        return self._modifiers.modified_shape(found)
 
     def shape(self, table: TableName, lsn: Lsn) -> TableShape | None:
         """The table's shape at a position, where it is known.
@@ -110,11 +96,11 @@ class Describer:
         with self._lock:
             try:
                 with connect_source(self._dsn, "penstock describe") as connection:
-                    self._shapes[table] = read_named_shapes(connection, [table]).get(table)
+                    self._now[table] = read_named_shapes(connection, [table]).get(table)
             except PenstockError as error:
-                if table not in self._shapes or not is_temporary(error):
+                if table not in self._now or not is_temporary(error):
                     raise
-            return self._shapes[table]
+            return self._now[table]
 
     def lacks_rows(self, table: TableName) -> bool:
         """Whether rules leave rows of the table out."""

@@ -151,7 +151,7 @@ def test_odd_names_are_published(source: Database, name: str):
 
 
 def test_partition_named_outright_is_not_left_out_with_its_root():
-    root = SourceTable(1, TableName("public", "r"), "p", "d", False, flaw="no key", fix="MEND")
+    root = SourceTable(1, TableName("public", "r"), "p", "d", False, flaw="no key", fix="FIX")
     leaf = SourceTable(2, TableName("public", "l"), "r", "d", True, root=1, ancestors=(1,))
 
     choice, faults = judge_tables([root, leaf], rules("public.*"))

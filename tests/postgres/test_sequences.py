@@ -12,6 +12,7 @@ from fix_follow import shape_of
 from fix_postgres import Database, only_15, only_new
 from penstock.dsn import Dsn
 from penstock.errors import TargetTableUnfit
+from penstock.schema.describe import description_of
 from penstock.schema.shape import FORMAT, SchemaChange
 from penstock.sinks.postgres.copy.sequences import set_sequences
 from penstock.sinks.postgres.ddl.create import complete_columns, create_table
@@ -22,7 +23,7 @@ from penstock.sinks.postgres.ddl.free_sequences import (
 )
 from penstock.sinks.postgres.expressions.expressions import BUILTIN
 from penstock.sinks.postgres.state.objects import make_objects
-from penstock.source.description import describe_table
+from penstock.source.shapes import read_named_shapes
 from penstock.source.structure import TableStructure, UsedSequence, read_structure
 from penstock.table import TableName
 
@@ -50,8 +51,7 @@ def sequences_of(source: Database, table: TableName = T) -> dict[str, UsedSequen
 
 def create(source: Database, target: Database, table: TableName = T, **options: Any) -> None:
     with source.connect() as there, target.connect() as here:
-        description = describe_table(there, table)
-        assert description is not None
+        description = description_of(read_named_shapes(there, [table])[table])
         create_table(here, description, options.pop("place", table), None, **options)
 
 
@@ -164,8 +164,7 @@ def test_default_that_counts_with_a_later_tables_sequence_is_set_when_that_is_th
 
     def complete() -> list[str]:
         with source.connect() as there, target.connect() as here, here.transaction():
-            description = describe_table(there, T)
-            assert description is not None
+            description = description_of(read_named_shapes(there, [T])[T])
             return complete_columns(here, description, T, BUILTIN)
 
     create(source, target)
@@ -197,8 +196,7 @@ def test_sequence_that_the_source_dropped_stays_while_others_need_it(
     source.execute("CREATE SEQUENCE s; CREATE TABLE t (id int PRIMARY KEY DEFAULT nextval('s'))")
     owner = ("shop", "shop")
     with source.connect() as there, target.connect() as here:
-        description = describe_table(there, T)
-        assert description is not None
+        description = description_of(read_named_shapes(there, [T])[T])
         make_objects(here)
         have_sequences(here, owner, T, description.sequences)
         here.execute("UPDATE penstock.sequences SET is_gone = true")
@@ -501,8 +499,7 @@ def test_role_that_may_only_create_makes_and_moves_its_sequences(
 
     with source.connect() as there, target.connect() as here:
         here.execute("SET ROLE maker")
-        description = describe_table(there, T)
-        assert description is not None
+        description = description_of(read_named_shapes(there, [T])[T])
         create_table(here, description, T, None)
         count = set_sequences(here, T, structure_of(source))
         row = here.execute("INSERT INTO t DEFAULT VALUES RETURNING id, i").fetchone()

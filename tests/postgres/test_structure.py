@@ -11,11 +11,12 @@ import psycopg
 import pytest
 
 from fix_postgres import Database, only_15, only_new
+from penstock.schema.describe import description_of
 from penstock.sinks.postgres.ddl.create import create_table
 from penstock.sinks.postgres.ddl.structure import add_foreign_keys, add_indexes, add_key
 from penstock.sinks.postgres.expressions.expressions import ExpressionRules
 from penstock.source.connect import connect_source
-from penstock.source.description import describe_table
+from penstock.source.shapes import read_named_shapes
 from penstock.source.structure import TableStructure, _values, read_structure
 from penstock.table import TableName, TableRule
 
@@ -71,8 +72,7 @@ def clone(
     with source.connect() as there, target.connect() as here:
         structures = read_structure(there, names)
         for each in names:
-            description = describe_table(there, each)
-            assert description is not None
+            description = description_of(read_named_shapes(there, [each])[each])
             create_table(here, description, place(each), wanted, with_key=False, rules=_OWN)
         if rows:
             here.execute(rows)  # type: ignore[arg-type]

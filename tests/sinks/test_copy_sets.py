@@ -11,7 +11,6 @@ from fix_postgres import only_new
 from fix_wait import wait_until
 from penstock.errors import SinkError
 from penstock.lsn import Lsn
-from penstock.schema.describe import description_of
 from penstock.sinks.copying import Copy, CopyOrder
 from penstock.sinks.postgres.copy import copy_in as copyin
 from penstock.sinks.postgres.copy.copying import TOGETHER, PostgresCopying
@@ -52,10 +51,7 @@ def make_tables(source: Database, count: int) -> list[CopyOrder]:
     with source.connect() as connection:
         shapes = read_named_shapes(connection, names)
         structures = structures_of(connection, shapes.values())
-    return [
-        CopyOrder(name, description_of(shape), structures[name], 1, shape)
-        for name, shape in shapes.items()
-    ]
+    return [CopyOrder(name, shape, structures[name], 1) for name, shape in shapes.items()]
 
 
 @pytest.fixture
@@ -158,10 +154,7 @@ def test_index_that_is_refused_is_noted_and_keeps_no_table_away(
     with source.connect() as connection:
         shapes = read_named_shapes(connection, [order.table for order in orders])
         structures = structures_of(connection, shapes.values())
-    orders = [
-        CopyOrder(name, description_of(shape), structures[name], 1, shape)
-        for name, shape in shapes.items()
-    ]
+    orders = [CopyOrder(name, shape, structures[name], 1) for name, shape in shapes.items()]
     schedule_copy(target, orders)
     send(copying, orders, {"t2": b"1\ta\n2\ta\n"})
 

@@ -405,7 +405,7 @@ def test_teardown_leaves_nothing_of_copies(directory, sink_of, copying):
     [("d", ["id"]), ("i", ["id"]), ("n", []), ("f", ["id", "note"])],
 )
 def test_copied_table_is_described_as_the_stream_does(identity, marked):
-    relation = relation_of(order_of(1, identity=identity).description)
+    relation = relation_of(order_of(1, identity=identity).shape)
 
     assert [column.name for column in relation.columns if column.in_identity] == marked
     assert relation.replica_identity == identity

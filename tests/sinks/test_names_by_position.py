@@ -19,7 +19,7 @@ from penstock.lsn import Lsn
 from penstock.run.ddl_transactions import DdlTransactionReader
 from penstock.run.tables import TableKeeper
 from penstock.schema.catalog import read_shapes
-from penstock.schema.describe import description_of, structure_of
+from penstock.schema.describe import structure_of
 from penstock.schema.mark import CHANGE, Mark
 from penstock.schema.shape import (
     FORMAT,
@@ -207,7 +207,7 @@ class Scene:
         self.check()
 
     def _order(self, each: TableShape, range_count: int = 0) -> CopyOrder:
-        return CopyOrder(each.table, description_of(each), structure_of(each), range_count, each)
+        return CopyOrder(each.table, each, structure_of(each), range_count)
 
     def states(self) -> dict[str, tuple[str, int]]:
         """How the tables stand, by name, with their oids."""
@@ -251,8 +251,7 @@ def scene(target: Database, tmp_path: Path, request: pytest.FixtureRequest) -> I
         """As the past shapes say."""
 
         def __call__(self, table: TableName, lsn: Lsn) -> Any:
-            found = self.shape(table, lsn)
-            return None if found is None else description_of(found)
+            return self.shape(table, lsn)
 
         def shape(self, table: TableName, lsn: Lsn) -> TableShape | None:
             return state.past_shapes.shape_at(table, lsn)

@@ -20,8 +20,7 @@ from penstock.cli.main import app
 from penstock.config import read_pipeline
 from penstock.lsn import Lsn
 from penstock.run.status import read_status
-from penstock.schema.description import TableDescription
-from penstock.schema.shape import ColumnShape
+from penstock.schema.shape import ColumnShape, ConstraintShape, TableShape
 from penstock.sinks.ddl_transaction import Rows
 from penstock.sinks.kind import SinkPlace
 from penstock.sinks.postgres import worker as worker_module
@@ -70,7 +69,7 @@ sinks:
 class Describe:
     """The source, as it is."""
 
-    def __call__(self, name: Any, lsn: Lsn) -> TableDescription | None:
+    def __call__(self, name: Any, lsn: Lsn) -> TableShape | None:
         found = TABLES.get(name)
         if found is None:
             return None
@@ -86,9 +85,16 @@ class Describe:
             )
             for number, each in enumerate(found.columns, 1)
         )
-        key = () if found is FULL else ("id",)
-        return TableDescription(
-            found.table, found.oid, "r", found.replica_identity, columns, key, key
+        key = ConstraintShape(
+            id=2, name="pkey", kind="p", definition="PRIMARY KEY (id)", columns=(1,), used=(1,)
+        )
+        return TableShape(
+            id=found.oid,
+            schema_name=found.table.schema,
+            name=found.table.name,
+            replica_identity=found.replica_identity,
+            columns=columns,
+            constraints=() if found is FULL else (key,),
         )
 
     def shape(self, name: Any, lsn: Lsn) -> None:

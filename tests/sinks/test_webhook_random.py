@@ -61,7 +61,7 @@ def keys_of(document: dict[str, Any]) -> set[int]:
 
 
 def assert_order(documents: list[dict[str, Any]]) -> None:
-    """Each key's documents came in the source's order; what came again is passed over."""
+    """Each key's documents came in the source's order; what came again is skipped."""
     seen: set[str] = set()
     last: dict[int, int] = {}
     for one in documents:

@@ -218,16 +218,8 @@ def _compact_span(
 
 def _net(operation: npt.NDArray[np.uint8], images: list[Cells], key: Sequence[int]) -> Step:
     """One row per key from rows in order."""
-    for column in key:
-        if not bool(images[column].is_value.all()):
-            raise DecodeError("a change lacks the key of its row")
     count = len(operation)
-    identity = row_numbers([images[column] for column in key], count)
-    order = np.argsort(identity, kind="stable")
-    grouped = identity[order]
-    is_first = np.empty(count, bool)
-    is_first[0] = True
-    np.not_equal(grouped[1:], grouped[:-1], out=is_first[1:])
+    order, is_first = in_key_order(images, key, count)
     if bool(is_first.all()):
         return _step(operation, images)
 
@@ -305,6 +297,27 @@ def unchanged_groups(
         return group.reshape(-1) + 1, ((), *named)
     # np.unique sorts, so the pattern without any flag comes first.
     return group.reshape(-1), tuple(named)
+
+
+def in_key_order(images: Sequence[Cells], key: Sequence[int], count: int) -> tuple[Index, Mask]:
+    """Rows in the order of their keys, those of one key as they came; and where each key begins.
+
+    Raises:
+        DecodeError: a row lacks its key.
+    """
+    for column in key:
+        if not bool(images[column].is_value.all()):
+            raise DecodeError("a change lacks the key of its row")
+    numbers = row_numbers([images[column] for column in key], count)
+    order = np.argsort(numbers, kind="stable")
+    return order, is_new(numbers[order])
+
+
+def is_new(numbers: Index) -> Mask:
+    """Where a number differs from the one before it."""
+    new = np.ones(len(numbers), bool)
+    np.not_equal(numbers[1:], numbers[:-1], out=new[1:])
+    return new
 
 
 def row_numbers(columns: Sequence[Cells], count: int) -> Index:

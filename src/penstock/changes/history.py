@@ -26,8 +26,10 @@ from penstock.changes.compact import (
     REPLACE,
     Step,
     fill_from_before,
+    in_key_order,
     in_order,
     is_another_row,
+    is_new,
     key_changes,
     newest_known,
     row_numbers,
@@ -145,13 +147,8 @@ def _chained(
 ) -> HistoryStep:
     operation, images, rows = in_order(changes, after, span, moves)
     change_at = changes.positions.committed_at[rows]
-    for column in key:
-        if not bool(images[column].is_value.all()):
-            raise DecodeError("a change lacks the key of its row")
     count = len(operation)
-    identity = row_numbers([images[column] for column in key], count)
-    order = np.argsort(identity, kind="stable")
-    begins_key = _is_new(identity[order])
+    order, begins_key = in_key_order(images, key, count)
     if bool(begins_key.all()):
         still, no = np.full(count, STILL, np.int64), np.zeros(count, bool)
         return _step(operation, images, ~no, change_at, still, no, change_at)
@@ -178,7 +175,7 @@ class _Chain:
     """Changes sorted by key, then in order; taken together where key and instant are the same."""
 
     def __init__(self, operation: Operations, at: Index, begins_key: Mask) -> None:
-        begins = begins_key | _is_new(at)
+        begins = begins_key | is_new(at)
         firsts = np.flatnonzero(begins)
         self.lasts = np.append(firsts[1:], len(operation)) - 1
         self.is_first = begins_key[firsts]
@@ -204,13 +201,6 @@ class _Chain:
         key_begins = np.maximum.accumulate(np.where(self.is_first, np.arange(len(firsts)), 0))
         self.is_first = before == before[key_begins]
         self.is_kept = is_real & (~ends | self.is_first)
-
-
-def _is_new(numbers: Index) -> Mask:
-    """Where a number differs from the one before it."""
-    new = np.ones(len(numbers), bool)
-    np.not_equal(numbers[1:], numbers[:-1], out=new[1:])
-    return new
 
 
 def _never_back(at: Index, begins: Mask) -> Index:
@@ -241,7 +231,7 @@ def _keyless(changes: TableChanges, after: Sequence[Cells]) -> list[HistoryStep]
     identity = row_numbers(images, count)
     order = np.argsort(identity, kind="stable")
     at = np.empty(count, np.int64)
-    at[order] = _never_back(change_at[order], _is_new(identity[order]))
+    at[order] = _never_back(change_at[order], is_new(identity[order]))
     begin, end = _pairs(identity, order, (operation == INSERT) | (operation == COMES))
     until, ends_deleted = np.full(count, STILL, np.int64), np.zeros(count, bool)
     until[begin], ends_deleted[begin] = at[end], operation[end] == DELETE
@@ -267,7 +257,7 @@ def _pairs(identity: Index, order: Index, is_begin: Mask) -> tuple[Index, Index]
     """Rows that begin, and those that end them: of equal ones the last that came goes first."""
     step = np.where(is_begin[order], 1, -1)
     depth = np.cumsum(step)
-    first = _is_new(identity[order])
+    first = is_new(identity[order])
     before = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
     depth -= (depth - step)[before]
     # A row begins and ends at the same depth, and at each depth those of equal rows take turns.

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from penstock.errors import DecodeError
 from penstock.lsn import Lsn
 from penstock.table import TableName
+
+if TYPE_CHECKING:
+    from penstock.schema.shape import TableShape
 
 Buffer = bytes | memoryview
 
@@ -98,6 +102,26 @@ class Relation:
     replica_identity: str  # d(efault), n(othing), f(ull), i(ndex)
     columns: tuple[Column, ...]
     injected: Injected | None = None
+
+
+def relation_of(shape: TableShape) -> Relation:
+    """A table as R will describe it: generated columns left out, the identity marked."""
+    identity = shape.replica_identity
+    marked: set[str] = set()
+    if identity == "f":
+        marked = {column.name for column in shape.columns}
+    elif identity != "n":
+        marked = set(shape.key_columns)
+    return Relation(
+        shape.id,
+        shape.table,
+        identity,
+        tuple(
+            Column(column.name, column.type_id, column.type_modifier, column.name in marked)
+            for column in shape.columns
+            if not column.generated
+        ),
+    )
 
 
 @dataclass(frozen=True)

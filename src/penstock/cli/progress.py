@@ -89,9 +89,6 @@ class CopyProgress:
 def stage_of(rounds: Sequence[RoundProgress]) -> Stage:
     """How far they are together: tables are created, rows come, keys and indexes are made."""
     tables = sum(each.table_count for each in rounds)
-    ended = sum(each.tables_done + each.tables_failed for each in rounds)
-    done = sum(each.bytes_done for each in rounds)
-    total = sum(each.bytes_total for each in rounds)
     if not tables:
         made = sum(each.keys_made for each in rounds)
         due = sum(each.keys_due for each in rounds)
@@ -99,6 +96,14 @@ def stage_of(rounds: Sequence[RoundProgress]) -> Stage:
     if not any(each.is_prepared for each in rounds):
         begun = sum(each.tables_begun for each in rounds)
         return Stage("making room", begun, tables, f"for {begun:,} of {tables:,} tables")
+    return _copying(rounds, tables)
+
+
+def _copying(rounds: Sequence[RoundProgress], tables: int) -> Stage:
+    """How many of the bytes are there; of the tables, once all are."""
+    ended = sum(each.tables_done + each.tables_failed for each in rounds)
+    done = sum(each.bytes_done for each in rounds)
+    total = sum(each.bytes_total for each in rounds)
     doing = f"copying {ended:,}/{tables:,} tables, {sum(each.row_count for each in rounds):,} rows"
     if done == total:
         left = f"all {total / 1e6:.1f} MB are there, making keys and indexes"

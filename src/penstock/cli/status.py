@@ -118,6 +118,14 @@ def _grid() -> Table:
     return grid
 
 
+def _size(size_bytes: int | None) -> str:
+    return "?" if size_bytes is None else size_text(size_bytes)
+
+
+def _seconds(seconds: float | None) -> str:
+    return "?" if seconds is None else f"{seconds:.1f} s"
+
+
 def _render_source(name: str, source: SourceStatus) -> Table:
     grid = _grid()
     active = "active" if source.slot_active else "not active"
@@ -125,11 +133,8 @@ def _render_source(name: str, source: SourceStatus) -> Table:
     grid.add_row("  WAL now", source.current_lsn or "?")
     grid.add_row("  received", source.received_lsn or "?")
     grid.add_row("  durable", f"{source.durable_lsn or '?'}  (log {size_text(source.log_bytes)})")
-    retained = "?" if source.retained_bytes is None else size_text(source.retained_bytes)
-    grid.add_row(
-        "  acknowledged",
-        f"{source.acknowledged_lsn or '?'}  (server retains {retained}, {source.wal_status or '?'})",
-    )
+    retained = f"server retains {_size(source.retained_bytes)}, {source.wal_status or '?'}"
+    grid.add_row("  acknowledged", f"{source.acknowledged_lsn or '?'}  ({retained})")
     grid.add_row("  tracking", source.tracking)
     if source.tracking_error:
         grid.add_row("  tracking error", _text(source.tracking_error, style="red"))
@@ -144,17 +149,14 @@ def _render_source(name: str, source: SourceStatus) -> Table:
 
 def _render_sink(name: str, sink: SinkStatus) -> Table:
     grid = _grid()
-    lag = "?" if sink.lag_bytes is None else size_text(sink.lag_bytes)
-    seconds = "?" if sink.lag_seconds is None else f"{sink.lag_seconds:.1f} s"
     shown = f"delivered {sink.delivered_lsn or 'nothing yet'}"
     shown = shown if len(sink.sources) == 1 else f"{len(sink.sources)} sources"
     grid.add_row(_text(f"sink {name}"), shown)
-    grid.add_row("  lag", f"{lag}, {seconds}")
+    grid.add_row("  lag", f"{_size(sink.lag_bytes)}, {_seconds(sink.lag_seconds)}")
     grid.add_row("  changes", f"{sink.changes_delivered:,}")
     for source_id, flow in sink.sources.items() if len(sink.sources) > 1 else ():
-        seconds = "?" if flow.lag_seconds is None else f"{flow.lag_seconds:.1f} s"
-        position = flow.delivered_lsn or "nothing yet"
-        grid.add_row(_text(f"  from {source_id}"), f"delivered {position}, lag {seconds}")
+        said = f"delivered {flow.delivered_lsn or 'nothing yet'}, lag {_seconds(flow.lag_seconds)}"
+        grid.add_row(_text(f"  from {source_id}"), said)
     if sink.parked:
         see = "penstock parked PIPELINE.yml shows them"
         grid.add_row("  parked", _text(f"{sink.parked:,}: {see}", style="yellow"))

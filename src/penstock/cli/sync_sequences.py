@@ -34,17 +34,22 @@ def sync_sequences(path: PipelinePath, as_json: AsJson = False) -> None:
         for view, each in zip(views, structures, strict=True)
         for position in pipeline.kind_of(name).sync_sequences(view.place_of(name), each)
     ]
-    if as_json:
-        typer.echo(json.dumps([_as_dict(sink, position) for sink, position in found]))
-    for sink, position in () if as_json else found:
-        typer.echo(printable(f"{sink}: {_as_text(position)}"))
-    for sequence in [each for _, unused in sources for each in unused]:
-        said = f"{pipeline.name}: {sequence} is left out: no column that is followed counts with it"
+    _print_positions(found, as_json=as_json)
+    for unused in [each for _, sequences in sources for each in sequences]:
+        said = f"{pipeline.name}: {unused} is left out: no column that is followed counts with it"
         print(printable(said), file=sys.stderr)  # noqa: T201
     for view, each in zip(views, structures, strict=True):
         _require_all_seen(view, each)
     if not found:
         print(f"{pipeline.name}: no sequence to set", file=sys.stderr)  # noqa: T201
+
+
+def _print_positions(found: list[tuple[str, SequencePosition]], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps([_as_dict(sink, position) for sink, position in found]))
+        return
+    for sink, position in found:
+        typer.echo(printable(f"{sink}: {_as_text(position)}"))
 
 
 def _read_source(pipeline: PipelineFile) -> tuple[list[TableStructure], list[TableName]]:

@@ -15,13 +15,12 @@ import pyarrow as pa
 from penstock.changes.cells import Cells, gather, no_cells
 from penstock.changes.copyrows import escape, join_lines, parse_rows
 from penstock.changes.decode import Positions, TableChanges
-from penstock.changes.pgoutput import INSERT, Column, Relation
+from penstock.changes.pgoutput import INSERT, Relation, relation_of
 from penstock.changes.textcolumns import raw_bytes
 from penstock.errors import DecodeError, ModifierError
 from penstock.modifiers.chain import NeedsShape, TableChain
 from penstock.modifiers.filter.pushdown import pushed
 from penstock.modifiers.inject import Injection
-from penstock.schema.describe import description_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -169,7 +168,7 @@ def modified_copies(
         except ModifierError as error:
             unfit[name] = error
             continue
-        keys = description_of(shape).key_columns
+        keys = shape.key_columns
         rest, condition = _pushed(modifier)
         described = modifier.modified_relation(relation_of(shape))
         made[name] = ModifiedCopy(
@@ -213,23 +212,3 @@ def modified_shapes(
         except ModifierError as error:
             unfit[name] = error
     return seen, unfit
-
-
-def relation_of(shape: TableShape) -> Relation:
-    """The table as pgoutput describes it: generated columns left out, the identity marked."""
-    identity = shape.replica_identity
-    marked: set[str] = set()
-    if identity == "f":
-        marked = {column.name for column in shape.columns}
-    elif identity != "n":
-        marked = set(description_of(shape).key_columns)
-    return Relation(
-        shape.id,
-        shape.table,
-        identity,
-        tuple(
-            Column(column.name, column.type_id, column.type_modifier, column.name in marked)
-            for column in shape.columns
-            if not column.generated
-        ),
-    )

@@ -20,7 +20,6 @@ from penstock.modifiers.effects import Effect
 from penstock.modifiers.lost import lost_columns, lost_table
 from penstock.modifiers.operations import ALL_OPERATIONS, Operation, Operations, letters_of
 from penstock.options import Options, RuleOption, fault, wanted
-from penstock.schema.describe import row_key_of
 from penstock.table import Route, Routes, TableName, TableRule
 
 if TYPE_CHECKING:
@@ -256,8 +255,7 @@ class Renamed:
                 )
 
     def _check_key(self, shape: TableShape) -> None:
-        key = row_key_of(shape)
-        for name in shape.names_of(key.columns) if key is not None else ():
+        for name in shape.key_columns:
             if name in self.dropped:
                 raise RuleUnfit(
                     f"column {name} is part of the key, by which rows are found",

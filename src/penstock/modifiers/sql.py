@@ -193,11 +193,8 @@ class SetColumns:
 
     def _require_own_value(self, name: str, expression: Expression, shape: TableShape) -> None:
         """An old key says nothing but the key: what becomes of it must follow from it alone."""
-        from penstock.schema.describe import row_key_of
 
-        key = row_key_of(shape)
-        names = shape.names_of(key.columns) if key is not None else ()
-        if name in names and set(expression.inputs) - {name}:
+        if name in shape.key_columns and set(expression.inputs) - {name}:
             raise RuleUnfit(
                 f"column {name} is part of the key, and the SQL computes it from others, too",
                 str(shape.table),

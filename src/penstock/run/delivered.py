@@ -11,7 +11,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DeliveredElsewhere, LogUnreachable
-from penstock.pipeline import board_of, state_of, top_of, wire_of
+from penstock.pipeline import board_of, build_copying, state_of, top_of, wire_of
 from penstock.run.members import table_name
 from penstock.sinks.status import SinkStatus, SubscriptionStatus, TableStatus
 from penstock.state.reports import CopyRequest, DeliveryReport
@@ -92,6 +92,20 @@ def add_posted(status: SinkStatus, wire: Wire, sink: str, report: DeliveryReport
     if posted is not None and posted.number > report.requests_taken:
         for table in posted.tables:
             status.tables.setdefault(table, TableStatus()).request = "resync"
+
+
+def ask_for_copies(pipeline: PipelineFile, sink: str, tables: Collection[TableName]) -> None:
+    """Have a sink that is delivered to here copy tables again, now or when somebody delivers.
+
+    Raises:
+        SinkError: it cannot be reached.
+    """
+    copying = build_copying(pipeline, sink)
+    copying.open()
+    try:
+        copying.ask(tables)
+    finally:
+        copying.close()
 
 
 def post_copy_request(pipeline: PipelineFile, sink: str, tables: Collection[TableName]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.logging import speak_for, speak_of_sink
@@ -21,7 +22,7 @@ from penstock.pipeline import (
 )
 from penstock.run.ddl_transactions import DdlTransactionReader
 from penstock.run.deliver import Delivery
-from penstock.run.delivered import Requests, WorkingFiles, is_shared
+from penstock.run.delivered import Requests, WorkingFiles, ask_for_copies, is_shared
 from penstock.run.flow import Feed, Flow
 from penstock.run.pauses import PauseWatch
 from penstock.run.start import PositionCheck
@@ -30,8 +31,6 @@ from penstock.source.publication import publication_names
 from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from penstock.config import PipelineFile
     from penstock.metrics import Recorder
     from penstock.run.start import Started
@@ -77,15 +76,7 @@ def build_flow(
 
 
 def _requests_of(pipeline: PipelineFile, sink: str) -> Requests:
-    def ask(tables: Collection[TableName]) -> None:
-        copying = build_copying(pipeline, sink)
-        copying.open()
-        try:
-            copying.ask(tables)
-        finally:
-            copying.close()
-
-    return Requests(wire_of(pipeline), sink, ask)
+    return Requests(wire_of(pipeline), sink, partial(ask_for_copies, pipeline, sink))
 
 
 def _files_of(pipeline: PipelineFile, sink: str) -> WorkingFiles:

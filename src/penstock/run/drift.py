@@ -60,26 +60,39 @@ class PartitionDrift:
             if root in compared or root not in seen
         }
         found: dict[TableName, list[str]] = {}
-        for root, leaves in self._now.items():
-            before = seen.get(root, leaves)
-            went = {leaf: each.name for leaf, each in before.items() if leaf not in leaves}
-            came = {
-                leaf: each.name
-                for leaf, each in leaves.items()
-                if leaf not in before and each.came_filled and leaf not in self._reported_came
-            }
-            gone, full = (left or {}).get(root, {}), (filled or {}).get(root, {})
-            self._left |= {*gone, *went}
-            self._came |= {*full, *came}
-            if root in seen:
-                unseen = gone.keys() - before.keys() - self._reported_left.keys()
-                went |= {leaf: str(name) for leaf, name in gone.items() if leaf in unseen}
-                unseen = full.keys() - came.keys() - self._reported_came.keys()
-                came |= {leaf: str(name) for leaf, name in full.items() if leaf in unseen}
-            lines = [*map(_WENT.format, went.values()), *map(_CAME.format, came.values())]
+        for root in self._now:
+            went = self._which_went(root, (left or {}).get(root, {}))
+            came = self._which_came(root, (filled or {}).get(root, {}))
+            lines = [*map(_WENT.format, went), *map(_CAME.format, came)]
             if lines and root in names:
                 found[names[root]] = [*lines, _FIX.format(names[root])]
         return found
+
+    def _which_went(self, root: int, gone: Mapping[int, TableName]) -> Collection[str]:
+        """Partitions that were seen and are not there, and those that the stream reports and nobody saw."""
+        seen, leaves = self._seen_before(), self._now[root]
+        before = seen.get(root, leaves)
+        went = {leaf: each.name for leaf, each in before.items() if leaf not in leaves}
+        self._left |= {*gone, *went}
+        if root in seen:
+            unseen = gone.keys() - before.keys() - self._reported_left.keys()
+            went |= {leaf: str(name) for leaf, name in gone.items() if leaf in unseen}
+        return went.values()
+
+    def _which_came(self, root: int, full: Mapping[int, TableName]) -> Collection[str]:
+        """Partitions that are there with rows and were not seen, by the catalog or by the stream."""
+        seen, leaves = self._seen_before(), self._now[root]
+        before = seen.get(root, leaves)
+        came = {
+            leaf: each.name
+            for leaf, each in leaves.items()
+            if leaf not in before and each.came_filled and leaf not in self._reported_came
+        }
+        self._came |= {*full, *came}
+        if root in seen:
+            unseen = full.keys() - came.keys() - self._reported_came.keys()
+            came |= {leaf: str(name) for leaf, name in full.items() if leaf in unseen}
+        return came.values()
 
     def remember(self) -> None:
         """What was compared last has been noted."""

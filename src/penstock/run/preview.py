@@ -9,10 +9,10 @@ from psycopg import sql
 
 from penstock.changes.cells import gather
 from penstock.changes.decode import TableChanges, decode
-from penstock.changes.pgoutput import DELETE
+from penstock.changes.pgoutput import DELETE, relation_of
 from penstock.errors import BadValue, TableMissing
 from penstock.modifiers.chain import chain_for
-from penstock.modifiers.copies import ModifiedCopy, relation_of
+from penstock.modifiers.copies import ModifiedCopy
 from penstock.modifiers.route import routes_of
 from penstock.pipeline import describer_of, log_of
 from penstock.run.ddl_transactions import tables_of

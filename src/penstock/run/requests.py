@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.errors import BadTableRule, BadValue, TableMissing, recognise
-from penstock.pipeline import build_copying
-from penstock.run.delivered import is_delivered_here, post_copy_request
+from penstock.run.delivered import ask_for_copies, is_delivered_here, post_copy_request
 from penstock.run.status import read_status
 from penstock.source.connect import connect_source
 from penstock.source.subscription import change_tables
@@ -140,15 +139,8 @@ def resync_tables(pipeline: PipelineFile, names: Sequence[str]) -> list[TableNam
     """
     tables = known_tables(pipeline, names)
     for name in pipeline.sinks:
-        if not is_delivered_here(pipeline, name):
-            post_copy_request(pipeline, name, tables)
-            continue
-        copying = build_copying(pipeline, name)
-        copying.open()
-        try:
-            copying.ask(tables)
-        finally:
-            copying.close()
+        ask = ask_for_copies if is_delivered_here(pipeline, name) else post_copy_request
+        ask(pipeline, name, tables)
     return tables
 
 

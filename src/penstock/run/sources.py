@@ -113,10 +113,7 @@ class Sources:
         if self._pipeline.is_whole:
             self._top.claim()  # so that two pipelines cannot share it
         if self._pipeline.is_alone:
-            [source] = self._sources.values()
-            source.started = start_up(source.view, stop)
-            source.mark_lsn = mark_now(source.view) if self._wants_marks else None
-            self._new.append((source.view, source.started))
+            self._begin_alone(stop)
             return
         while not stop.is_set() and not self._new:
             self.poll()
@@ -129,6 +126,12 @@ class Sources:
             stop.wait(timing().sources_poll_seconds)
         if isinstance(stop, Stop):
             stop.raises = False
+
+    def _begin_alone(self, stop: threading.Event) -> None:
+        [source] = self._sources.values()
+        source.started = start_up(source.view, stop)
+        source.mark_lsn = mark_now(source.view) if self._wants_marks else None
+        self._new.append((source.view, source.started))
 
     def poll(self) -> None:
         """See which attempts have ended, and begin those that are due."""

@@ -10,7 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.changes.pgoutput import EPOCH_2000_UNIX_MICROSECONDS
 from penstock.errors import PenstockError, recognise
@@ -35,7 +35,7 @@ from penstock.state.reports import (
 from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import psycopg
 
@@ -154,20 +154,25 @@ def _whole(
 
 def _phase(top: Wire, sources: dict[str, SourceStatus], sinks: dict[str, SinkStatus]) -> str:
     tables = [table for sink in sinks.values() for table in sink.tables.values()]
-    errors = [each.error or each.tracking_error for each in sources.values()]
-    errors += [sink.error for sink in sinks.values()]
-    errors += [table.error for table in tables]
-    if any(errors):
+    if _has_error(sources.values(), sinks.values(), tables):
         return "failed"
     if top.capturing_run() is None or top.delivering_run() is None:
         return "stopped"
     states = {table.state for table in tables}
     if states & {"pending", "copying"}:
         return "copying"
-    if "catching_up" in states:
-        return "catching_up"
-    behind = any((sink.lag_seconds or 0.0) > 5.0 for sink in sinks.values())
-    return "catching_up" if behind else "streaming"
+    is_behind = any((sink.lag_seconds or 0.0) > 5.0 for sink in sinks.values())
+    return "catching_up" if is_behind or "catching_up" in states else "streaming"
+
+
+def _has_error(
+    sources: Iterable[SourceStatus], sinks: Iterable[SinkStatus], tables: Iterable[TableStatus]
+) -> bool:
+    return (
+        any(each.error or each.tracking_error for each in sources)
+        or any(each.error for each in sinks)
+        or any(each.error for each in tables)
+    )
 
 
 def _source(
@@ -237,7 +242,6 @@ def _refreshed_source(pipeline: PipelineFile, before: SourceStatus) -> SourceSta
     report = wire.latest(CaptureReport) or CaptureReport()
     received_lsn = report.received_lsn or ZERO
     current_lsn = max(received_lsn, Lsn.parse(before.current_lsn or str(ZERO)))
-    asked = recognise(before.error) if before.error else None
     has_all = before.current_lsn is not None and received_lsn >= Lsn.parse(before.current_lsn)
     return replace(
         before,
@@ -250,14 +254,15 @@ def _refreshed_source(pipeline: PipelineFile, before: SourceStatus) -> SourceSta
         reported_at=report.at or None,
         transactions=report.transactions,
         unreceived_since=None if has_all else before.unreceived_since,
-        # What the server said counts until it is asked again; unless it was only away, and is back.
-        error=_reported_error(pipeline, report)
-        or (
-            before.error
-            if asked is None or not is_temporary(asked) or not report.connected
-            else None
-        ),
+        error=_reported_error(pipeline, report) or _still_true(before.error, report),
     )
+
+
+def _still_true(error: str | None, report: CaptureReport) -> str | None:
+    """What the server said counts until it is asked again; unless it was only away, and is back."""
+    known = recognise(error) if error else None
+    is_over = known is not None and is_temporary(known) and report.connected
+    return None if is_over else error
 
 
 def _ask_source(
@@ -436,16 +441,9 @@ def _add_said(pipeline: PipelineFile, name: str, part: SinkStatus, before: Pipel
 def _together(parts: list[SinkStatus], views: list[PipelineFile]) -> SinkStatus:
     """The sum, or the worst; tables of two sources may have one name."""
     return SinkStatus(
-        lag_bytes=max(
-            (part.lag_bytes for part in parts if part.lag_bytes is not None), default=None
-        ),
-        lag_seconds=max(
-            (part.lag_seconds for part in parts if part.lag_seconds is not None), default=None
-        ),
-        log_age_seconds=max(
-            (part.log_age_seconds for part in parts if part.log_age_seconds is not None),
-            default=None,
-        ),
+        lag_bytes=_worst(part.lag_bytes for part in parts),
+        lag_seconds=_worst(part.lag_seconds for part in parts),
+        log_age_seconds=_worst(part.log_age_seconds for part in parts),
         changes_delivered=sum(part.changes_delivered for part in parts),
         parked=sum(part.parked for part in parts),
         error=next((part.error for part in parts if part.error), None),
@@ -461,6 +459,14 @@ def _together(parts: list[SinkStatus], views: list[PipelineFile]) -> SinkStatus:
             for id_, entry in part.subscriptions.items()
         },
     )
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _worst(lags: Iterable[_Number | None]) -> _Number | None:
+    """Of those that are known."""
+    return max((lag for lag in lags if lag is not None), default=None)
 
 
 def _reported(pipeline: PipelineFile, name: str) -> SinkStatus:

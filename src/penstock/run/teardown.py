@@ -69,9 +69,7 @@ def tear_down(pipeline: PipelineFile, views: list[PipelineFile] | None = None) -
         top.claim()  # never delete a directory that is another's
     work = _Teardown()
     for view in leaving:
-        if work.attempt(partial(_remove_subscription, view)):
-            for name in view.sinks:
-                work.attempt(partial(_forget_at_sink, view, name))
+        _leave(view, work)
     if views is None and not work.failures:
         work.attempt(partial(_forget_orphans, pipeline))
     if work.failures and (len(leaving) == 1 or not work.removed):
@@ -83,6 +81,13 @@ def tear_down(pipeline: PipelineFile, views: list[PipelineFile] | None = None) -
     if work.failures:
         work.fail()
     return work.removed
+
+
+def _leave(view: PipelineFile, work: _Teardown) -> None:
+    """A source that keeps its slot keeps its positions: it can go on."""
+    if work.attempt(partial(_remove_subscription, view)):
+        for name in view.sinks:
+            work.attempt(partial(_forget_at_sink, view, name))
 
 
 def _require_stopped(pipeline: PipelineFile, leaving: list[PipelineFile]) -> None:

@@ -197,7 +197,7 @@ class WatchedRun:
         is_live = self._is_copying or now < max(self._wanted_until, self._effect_until)
         return timing().watch_live_seconds if is_live else timing().watch_seconds
 
-    def look_again(self) -> None:
+    def poll_again(self) -> None:
         """Something was changed: have its effect seen soon, which may take some seconds."""
         self._effect_until = time.monotonic() + timing().watch_effect_seconds
         self._asked_at = float("-inf")
@@ -210,7 +210,7 @@ class WatchedRun:
         done = change_followed(self._pipeline, action, names, source)
         for flow in self.flows():
             flow.tables.poll_soon()
-        self.look_again()
+        self.poll_again()
         return done
 
     def retry_tables(self, sink: str, names: Sequence[str], source: str | None) -> list[str]:
@@ -231,7 +231,7 @@ class WatchedRun:
                 done += self._retry(flow, table, needs_copy=needs_copy)
             if not found:
                 done.append(f"{name}: has not stopped")
-        self.look_again()
+        self.poll_again()
         return done
 
     def _retry(self, flow: Flow, table: TableName, *, needs_copy: bool) -> list[str]:
@@ -243,7 +243,7 @@ class WatchedRun:
     def pause(self, sink: str, *, is_paused: bool) -> str:
         """Hold delivery to a sink, or go on."""
         done = set_pause(self._pipeline, sink, is_paused=is_paused)
-        self.look_again()
+        self.poll_again()
         return done
 
     def parked(
@@ -273,7 +273,7 @@ class WatchedRun:
         """Retry or drop parked changes."""
         found = find_parked(self._pipeline, _choice(sink, source, table, ids))
         {"retry": retry_parked, "drop": drop_parked}[action](self._pipeline, found)
-        self.look_again()
+        self.poll_again()
         return sum(len(each.entries) for each in found)
 
     def subscriptions(self) -> dict[str, Subscriptions]:

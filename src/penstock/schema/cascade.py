@@ -231,13 +231,8 @@ class _Others:
                 columns = tuple(_counting(column, each) for column in shape.columns)
                 self.update(shape.id, columns=columns)
         for shape in self if free else ():
-            if any(column.sequence and column.sequence.id in free for column in shape.columns):
-                columns = tuple(
-                    column.model_copy(update={"sequence": None})
-                    if column.sequence and column.sequence.id in free
-                    else column
-                    for column in shape.columns
-                )
+            columns = tuple(_released(column, free) for column in shape.columns)
+            if columns != shape.columns:
                 self.update(shape.id, columns=columns)
 
     def _take_named(
@@ -245,11 +240,7 @@ class _Others:
     ) -> None:
         """Those that defaults name and no identity or serial column owns."""
         for shape in self if owned or free else ():
-            named = {each.id: each for each in shape.sequences}
-            for column in shape.columns:
-                # A default still names the one that its column owned.
-                if column.sequence is not None and column.sequence.id in free and column.default:
-                    named[column.sequence.id] = free[column.sequence.id]
+            named = _named_by_defaults(shape, free)
             for each in owned:
                 if self._is_counting(each):
                     named.pop(each.sequence.id, None)
@@ -365,3 +356,21 @@ def _columns_of(reported: ReportedIndex) -> tuple[tuple[int, ...], tuple[int, ..
 def _in_order(things: tuple[Any, ...], *keys: str) -> tuple[Any, ...]:
     # As the catalog is read: in the order of bytes, whatever the database's own is.
     return tuple(sorted(things, key=lambda one: [getattr(one, key).encode() for key in keys]))
+
+
+def _released(column: ColumnShape, free: Mapping[int, SequenceShape]) -> ColumnShape:
+    """A column that counts with none of these sequences any more."""
+    if column.sequence is None or column.sequence.id not in free:
+        return column
+    return column.model_copy(update={"sequence": None})
+
+
+def _named_by_defaults(
+    shape: TableShape, free: Mapping[int, SequenceShape]
+) -> dict[int, SequenceShape]:
+    """By id; also those that columns owned and that are `free` now: the defaults still name them."""
+    named = {each.id: each for each in shape.sequences}
+    for column in shape.columns:
+        if column.sequence is not None and column.sequence.id in free and column.default:
+            named[column.sequence.id] = free[column.sequence.id]
+    return named

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from penstock.schema.description import (
     ACTIONS,
@@ -24,46 +24,12 @@ if TYPE_CHECKING:
     from penstock.schema.shape import ForeignKeyShape, TableShape, TypeShape
 
 
-class RowKey(NamedTuple):
-    """What updates and deletes are recognised by: columns by their ids, and the index's name."""
-
-    columns: tuple[int, ...]
-    name: str
-    is_primary: bool
-
-
-def row_key_of(shape: TableShape) -> RowKey | None:
-    """The replica identity index where the table is set to one, else the primary key.
-
-    A deferrable key is none: it may hold a value twice between two rows of one UPDATE.
-    """
-    primary = shape.primary_key
-    if shape.replica_identity == "i" and shape.identity_index_id:
-        wanted = shape.identity_index_id
-        for index in shape.indexes:
-            if index.id == wanted and index.is_valid and index.is_immediate:
-                return RowKey(index.columns, index.name, is_primary=False)
-        for each in shape.constraints:
-            if each.index_id == wanted and each.kind == "u" and not each.is_deferrable:
-                return RowKey(each.columns, each.name, is_primary=False)
-    if primary is not None and not primary.is_deferrable:
-        return RowKey(primary.columns, primary.name, is_primary=True)
-    return None
-
-
 def description_of(shape: TableShape) -> TableDescription:
-    """Columns, keys and types."""
-    key, primary = row_key_of(shape), shape.primary_key
-    if primary is not None and primary.is_deferrable:
-        primary = None
+    """Columns, key and types."""
     return TableDescription(
         name=shape.table,
-        oid=shape.id,
-        kind=shape.kind,
-        replica_identity=shape.replica_identity,
         columns=shape.columns,
-        key_columns=shape.names_of(key.columns) if key is not None else (),
-        primary_key=shape.names_of(primary.columns) if primary is not None else (),
+        key_columns=shape.key_columns,
         types=shape.types,
         sequences=shape.sequences,
     )
@@ -71,10 +37,10 @@ def description_of(shape: TableShape) -> TableDescription:
 
 def structure_of(shape: TableShape) -> TableStructure:
     """Keys, indexes and constraints; of sequences not where they stand, which no picture holds."""
-    key, primary = row_key_of(shape), shape.primary_key
+    key, primary = shape.row_key, shape.primary_key
     return TableStructure(
         name=shape.table,
-        key_columns=shape.names_of(key.columns) if key is not None else (),
+        key_columns=shape.key_columns,
         primary_key=None
         if primary is None
         else PrimaryKey(

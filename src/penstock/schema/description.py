@@ -24,19 +24,14 @@ MATCHES = {"s": "SIMPLE", "f": "FULL", "p": "PARTIAL"}
 
 @dataclass(frozen=True)
 class TableDescription:
-    """A table, its key, and the types it needs.
+    """What a table is made of before its rows come: like the source's `name`, or as a sink wants it.
 
-    `key_columns` are what updates and deletes are recognised by: the replica identity index where
-    the table is set to one, else the primary key, else (). `primary_key` is the primary key.
+    It may have columns of penstock's own, also in its key, which no id at the source stands for.
     """
 
     name: TableName
-    oid: int
-    kind: str
-    replica_identity: str
     columns: tuple[ColumnShape, ...]
     key_columns: tuple[str, ...]
-    primary_key: tuple[str, ...]
     types: tuple[TypeShape, ...] = ()
     sequences: tuple[SequenceShape, ...] = ()  # that defaults name and no column owns
 
@@ -113,7 +108,7 @@ class UsedSequence:
 class TableStructure:
     """Everything that is made of a table once its rows are there.
 
-    `key_columns` is what `TableDescription` calls so. `identity_index` names the index they are
+    `key_columns` are what updates and deletes are recognised by. `identity_index` names the index they are
     of, where that is the replica identity's and not the primary key's.
     """
 

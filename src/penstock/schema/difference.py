@@ -6,6 +6,7 @@ written anew. The differences go into documents of event sinks: their keys and w
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -117,11 +118,12 @@ def _table_differences(before: TableShape, after: TableShape) -> Iterator[Differ
     old_key, new_key = _primary(before), _primary(after)
     if _key_ids(before) != _key_ids(after):
         yield differ("primary_key", "", old_key, new_key)
-    for op, name, old, new in _constraint_differences(before, after, renamed):
-        yield differ(op, name, old, new)
-    for op, name, old, new in _index_differences(before, after, renamed):
-        yield differ(op, name, old, new)
-    for op, name, old, new in _foreign_key_differences(before, after):
+    pieces = itertools.chain(
+        _constraint_differences(before, after, renamed),
+        _index_differences(before, after, renamed),
+        _foreign_key_differences(before, after),
+    )
+    for op, name, old, new in pieces:
         yield differ(op, name, old, new)
     if _identity(before) != _identity(after):
         yield differ("replica_identity", "", _identity(before), _identity(after))
@@ -159,6 +161,15 @@ def _column_differences(
         yield "column_collation", before.collation, after.collation
     if before.not_null != after.not_null:
         yield "column_not_null", before.not_null, after.not_null
+    yield from _value_differences(before, after, renamed)
+    if before.comment != after.comment:
+        yield "column_comment", before.comment, after.comment
+
+
+def _value_differences(
+    before: ColumnShape, after: ColumnShape, renamed: Mapping[str, str]
+) -> Iterator[_Aspect]:
+    """What values come from where a statement gives none."""
     is_counting = before.sequence is not None and after.sequence is not None
     if not is_counting and not is_same_text(before.default, after.default, renamed):
         yield "column_default", before.default, after.default
@@ -170,8 +181,6 @@ def _column_differences(
         old, new = _sequence(before.sequence), _sequence(after.sequence)
         if old != new:
             yield "column_sequence", old, new
-    if before.comment != after.comment:
-        yield "column_comment", before.comment, after.comment
 
 
 def _primary(shape: TableShape) -> dict[str, Any] | None:

@@ -154,17 +154,33 @@ def table_parts(text: str, type_text: str) -> dict[str, Any]:
     for kind, *row in rows_of(text):
         found[str(kind)].append(_named(row, _FIELDS[str(kind)]))
     (table,) = found["t"]
-    kinds = {int(str(row[0])): row[1] for row in rows_of(type_text)}
-    values = {each["id"]: each["value"] for each in found["d"]}
-    numbers = {each["name"]: each["id"] for each in found["c"]}
-    own = {each["id"] for each in found["o"]}
     return {
         **table,
         "filenode": table["filenode"] or 0,
+        **_column_parts(found, type_text),
+        "comments": found["w"],
+        **_constraint_parts(found),
+        "indexes": [_index(each) for each in found["i"]],
+        "types": type_parts(type_text),
+    }
+
+
+def _column_parts(found: Parts, type_text: str) -> dict[str, Any]:
+    """Columns, what is said of them beside that, and the sequences that they count with."""
+    kinds = {int(str(row[0])): row[1] for row in rows_of(type_text)}
+    values = {each["id"]: each["value"] for each in found["d"]}
+    return {
         "columns": [_column(each, kinds) for each in found["c"]],
         "details": [_detail(each, values.get(each["id"])) for each in found["c"]],
         "sequences": [_sequence(each) for each in found["e"] if each["spelled"]],
-        "comments": found["w"],
+        "depends": [(each["id"], each["column"]) for each in found["e"]],
+    }
+
+
+def _constraint_parts(found: Parts) -> dict[str, Any]:
+    numbers = {each["name"]: each["id"] for each in found["c"]}
+    own = {each["id"] for each in found["o"]}
+    return {
         "constraints": [_constraint(each) for each in found["o"] if each["kind"] != "f"],
         # One that leads to a partitioned table has rows for its partitions too.
         "foreign_keys": [
@@ -172,9 +188,6 @@ def table_parts(text: str, type_text: str) -> dict[str, Any]:
             for each in found["o"]
             if each["kind"] == "f" and each["parent_id"] not in own
         ],
-        "indexes": [_index(each) for each in found["i"]],
-        "depends": [(each["id"], each["column"]) for each in found["e"]],
-        "types": type_parts(type_text),
     }
 
 

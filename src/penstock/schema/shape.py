@@ -8,7 +8,7 @@ its schema.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -173,6 +173,14 @@ class TypeShape(Shape):
         return f"{self.schema_name}.{self.name}"
 
 
+class RowKey(NamedTuple):
+    """What updates and deletes are recognised by: columns by their ids, and the index's name."""
+
+    columns: tuple[int, ...]
+    name: str
+    is_primary: bool
+
+
 class TableShape(Shape):
     """One table: a plain one, or the root of a partitioned one."""
 
@@ -202,6 +210,31 @@ class TableShape(Shape):
     def primary_key(self) -> ConstraintShape | None:
         """The primary key."""
         return next((each for each in self.constraints if each.kind == "p"), None)
+
+    @property
+    def row_key(self) -> RowKey | None:
+        """The replica identity index where the table is set to one, else the primary key.
+
+        A deferrable key is none: it may hold a value twice between two rows of one UPDATE.
+        """
+        primary = self.primary_key
+        if self.replica_identity == "i" and self.identity_index_id:
+            wanted = self.identity_index_id
+            for index in self.indexes:
+                if index.id == wanted and index.is_valid and index.is_immediate:
+                    return RowKey(index.columns, index.name, is_primary=False)
+            for each in self.constraints:
+                if each.index_id == wanted and each.kind == "u" and not each.is_deferrable:
+                    return RowKey(each.columns, each.name, is_primary=False)
+        if primary is not None and not primary.is_deferrable:
+            return RowKey(primary.columns, primary.name, is_primary=True)
+        return None
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns of that key by name; () where there is none."""
+        key = self.row_key
+        return self.names_of(key.columns) if key is not None else ()
 
     def column(self, number: int) -> ColumnShape | None:
         """The column of that id."""

@@ -146,7 +146,7 @@ def build_app(
     _add_events(app, watched, history, pages, is_closing)
     _add_admin(app, watched)
     if subscribed := watched.subscriptions():
-        add_subscriptions(app, subscribed, watched.look_again)
+        add_subscriptions(app, subscribed, watched.poll_again)
     return app
 
 

@@ -76,7 +76,7 @@ class Counts:
         self._errors: Counter[str] = Counter(dict.fromkeys(error_classes(), 0))
         self._standing: set[tuple[str, str]] = set()  # part and code, of errors that are there
         # Those that loops have told, and that no snapshot has shown yet; with the time.
-        self._told: dict[tuple[str, str], float] = {}
+        self._counted: dict[tuple[str, str], float] = {}
         self._past: deque[PastError] = deque(maxlen=MOST_PAST_ERRORS)
         self._by_table: Counter[tuple[str, str]] = Counter()  # sink, table as `status` names it
         self._rated: tuple[float, Counter[tuple[str, str]]] = (time.time(), Counter())
@@ -115,7 +115,7 @@ class Counts:
         with self._lock:
             now = time.time()
             self._add_error(now, part, text)
-            self._told[part, _code(text)] = now
+            self._counted[part, _code(text)] = now
 
     def _add_error(self, at: float, part: str, text: str) -> None:
         code = _code(text)
@@ -128,15 +128,15 @@ class Counts:
             return list(reversed(self._past))
 
     def _take_errors(self, snapshot: Snapshot) -> None:
-        """Count errors that no snapshot has shown before, but for those that have been told."""
+        """Count errors that no snapshot has shown before, but for those that were counted where they happened."""
         standing = _standing(snapshot.status)
         for (part, code), text in standing.items():
-            if (part, code) not in self._standing and (part, code) not in self._told:
+            if (part, code) not in self._standing and (part, code) not in self._counted:
                 self._add_error(snapshot.at, part, text)
         self._standing = set(standing)
         oldest = snapshot.at - timing().watch_stale_seconds
-        self._told = {
-            key: at for key, at in self._told.items() if key not in standing and at > oldest
+        self._counted = {
+            key: at for key, at in self._counted.items() if key not in standing and at > oldest
         }
 
     def take(self, snapshot: Snapshot) -> None:

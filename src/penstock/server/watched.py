@@ -41,7 +41,7 @@ class Watched(Protocol):
         """Somebody is looking: for some seconds, snapshots come often."""
         ...
 
-    def look_again(self) -> None:
+    def poll_again(self) -> None:
         """Something was changed: its effect is to be seen soon."""
         ...
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.changes.pgoutput import Relation
     from penstock.errors import PenstockError
     from penstock.lsn import Lsn
-    from penstock.schema.description import TableDescription, TableStructure
+    from penstock.schema.description import TableStructure
     from penstock.schema.shape import TableShape
     from penstock.table import TableName
 
@@ -42,10 +42,9 @@ class CopyOrder:
     """One table to be copied."""
 
     table: TableName
-    description: TableDescription
+    shape: TableShape
     structure: TableStructure
     range_count: int
-    shape: TableShape | None = None
     as_text: bool = False  # rows are changed on their way, and never come in binary form
     injected: Relation | None = (
         None  # the table as rows describe it, where documents say more of it

@@ -5,7 +5,8 @@ Rows and changes of shape alternate, in the source's order; a sink delivers all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
@@ -51,11 +52,19 @@ class ShapeChange:
     # Tables, by their names before it, that no modifier fits any more: they stop.
     refused: Mapping[TableName, PenstockError] = field(default_factory=dict)
 
+    def name_after(self, table: TableName) -> TableName:
+        """What a table is called after it, or was when it was dropped."""
+        return self.renamed.get(table, table)
+
+    def left_of(self, tables: Iterable[TableName]) -> set[TableName]:
+        """What those of some tables are called after it that it does not drop."""
+        return {self.name_after(table) for table in tables if table not in self.dropped}
+
     def may_compute(self, differences: Sequence[Difference]) -> bool:
         """Whether rows of a table that has these differences may hold values that the statement computed: `TYPE … USING …`."""
         # Others, such as Relation messages, do not say so.
-        is_told = self.change.tag == "ALTER TABLE" and not self.change.has_using
-        return not is_told and any(each.op == "column_type" for each in differences)
+        is_reported = self.change.tag == "ALTER TABLE" and not self.change.has_using
+        return not is_reported and any(each.op == "column_type" for each in differences)
 
 
 Part = Rows | ShapeChange
@@ -105,8 +114,7 @@ def names_through(ddl_transaction: DdlTransaction) -> dict[TableName, TableName 
         gone = part.dropped - created
         found |= {began_as.get(table, table): None for table in gone}
         found |= {began_as.get(table, table): name for table, name in renamed.items()}
-        created = {part.renamed.get(table, table) for table in created} - part.dropped
-        created |= part.created_in_stream
+        created = part.left_of(created) | part.created_in_stream
     return found
 
 
@@ -129,30 +137,51 @@ def entangled_in(
     One table has such a name before another one, or a table came with the transaction and got another name there; so
     did one that is not among the `known` ones, if these are all that there were.
     """
-    numbers = count()
-    called = {table: next(numbers) for table in known}
-    owners: dict[TableName, set[int]] = {table: {number} for table, number in called.items()}
-    found: set[TableName] = set()
-    came: set[int] = set()
+    names = _Names(knows_all)
+    for table in known:
+        names.add(table)
     for part in ddl_transaction:
-        if isinstance(part, Rows):
-            continue
-        for table in {*part.created_in_stream, *part.renamed, *part.dropped} - called.keys():
-            called[table] = next(numbers)
-            owners.setdefault(table, set()).add(called[table])
-            if knows_all or table in part.created_in_stream:
-                came.add(called[table])
-        moved = {new: called.pop(old) for old, new in part.renamed.items()}
-        for table, number in moved.items():
-            owners.setdefault(table, set()).add(number)
-            if number in came:
-                found.add(table)
-        called |= moved
-        for table in part.dropped:
-            called.pop(table, None)
-    found |= {table for table, numbers_of in owners.items() if len(numbers_of) > 1}
+        if isinstance(part, ShapeChange):
+            names.follow(part)
     together = renamed_together(ddl_transaction)
-    return {name for table in found for name in together.get(table, (table,))}
+    return {name for table in names.unclear() for name in together.get(table, (table,))}
+
+
+class _Names:
+    """Who has had which name so far in a transaction; tables are numbers here, in the order in which they are met."""
+
+    def __init__(self, knows_all: bool) -> None:
+        self._knows_all = knows_all
+        self._numbers = count()
+        self._called: dict[TableName, int] = {}  # as of now
+        self._owners: defaultdict[TableName, set[int]] = defaultdict(set)
+        self._came: set[int] = set()  # with the transaction
+        self._taken_by_new: set[TableName] = set()
+
+    def add(self, table: TableName) -> None:
+        """A table that nobody has met."""
+        self._called[table] = number = next(self._numbers)
+        self._owners[table].add(number)
+
+    def follow(self, part: ShapeChange) -> None:
+        """Tables come, are renamed and go."""
+        for table in {*part.created_in_stream, *part.renamed, *part.dropped} - self._called.keys():
+            self.add(table)
+            if self._knows_all or table in part.created_in_stream:
+                self._came.add(self._called[table])
+        moved = {new: self._called.pop(old) for old, new in part.renamed.items()}
+        for table, number in moved.items():
+            self._owners[table].add(number)
+            if number in self._came:
+                self._taken_by_new.add(table)
+        self._called |= moved
+        for table in part.dropped:
+            self._called.pop(table, None)
+
+    def unclear(self) -> set[TableName]:
+        """Names that several tables have had, or that one got which came with the transaction."""
+        shared = {table for table, numbers in self._owners.items() if len(numbers) > 1}
+        return self._taken_by_new | shared
 
 
 def tables_of(ddl_transaction: DdlTransaction) -> set[TableName]:

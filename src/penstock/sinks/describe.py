@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from penstock.lsn import Lsn
-    from penstock.schema.description import TableDescription
     from penstock.schema.shape import TableShape
     from penstock.table import TableName
 
@@ -26,11 +25,11 @@ class WholeSchema:
 class Describe(Protocol):
     """Describes a source table as it was at a position."""
 
-    def __call__(self, table: TableName, lsn: Lsn) -> TableDescription | None:
-        """As far as is needed to make one like it; None when there is no such table."""
+    def __call__(self, table: TableName, lsn: Lsn) -> TableShape | None:
+        """As it was, or as it is now where that is not known; None when there is no such table."""
 
     def shape(self, table: TableName, lsn: Lsn) -> TableShape | None:
-        """All of it, where that is known."""
+        """As it was; None where that is not known."""
 
     def lacks_rows(self, table: TableName) -> bool:
         """Whether rules leave rows of the table out, so that the sink may not have a row that changes."""

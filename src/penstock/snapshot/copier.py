@@ -38,7 +38,7 @@ class Copier:
     `has_work`: whether tables are on their way; while there are none it holds nothing at the sink, and
     waits to be woken.
     `has_notes`: whether tables lack something that may be there by now. Where they lack nothing, it
-    looks now and then whether somebody has taken something away.
+    checks now and then whether somebody has taken something away.
     `keeps_claim`: once it is the copier, it stays that, also when nothing is to be copied.
     `is_alone`: there is no other source, so that what only a person can fix ends the command.
     `is_paused`: whether a person holds the sink; then no copy is begun.
@@ -167,17 +167,17 @@ class Copier:
     def _sleep(self) -> None:
         """Hold nothing until there is something to do."""
         self._copying.close()
-        look_at = time.monotonic() + timing().review_marks_seconds
-        while not (self._stop.is_set() or self._has_news.is_set() or self._has_more(look_at)):
+        review_at = time.monotonic() + timing().review_marks_seconds
+        while not (self._stop.is_set() or self._has_news.is_set() or self._has_more(review_at)):
             self._has_news.wait(timing().copier_nap_seconds)
         if not self._stop.is_set():
             self._awake_until = time.monotonic() + timing().copier_awake_seconds
             self._copying.open()
 
-    def _has_more(self, look_at: float) -> bool:
+    def _has_more(self, review_at: float) -> bool:
         if self._has_work():
             return True
-        is_wanted = self._has_notes() or time.monotonic() >= look_at
+        is_wanted = self._has_notes() or time.monotonic() >= review_at
         return is_wanted and self._copying.is_review_due
 
     def _poll(self) -> None:

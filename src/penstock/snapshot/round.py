@@ -26,7 +26,6 @@ from penstock.errors import (
 from penstock.failpoints import fault_point
 from penstock.modifiers.copies import modified_copies, modified_shapes
 from penstock.retry import BackOff, is_temporary
-from penstock.schema.describe import description_of
 from penstock.sinks.copying import Arrived, Copy, CopyLost, CopyOrder, CopySuperseded
 from penstock.snapshot.ranges import cut, share_out
 from penstock.snapshot.task import CopyWork, TableLeft, copy_ranges
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from penstock.lsn import Lsn
     from penstock.modifiers.copies import ModifiedCopy
     from penstock.modifiers.modifier import Modifiers
+    from penstock.schema.description import TableStructure
     from penstock.schema.shape import TableShape
     from penstock.sinks.copying import Copying, RangeWriter
     from penstock.snapshot.ranges import PageRange
@@ -261,15 +261,7 @@ class Round:
                 self._fail(name, unreadable)
                 continue
             ranges = cut(name, own)
-            order = CopyOrder(
-                name,
-                description_of(shape),
-                structures[name],
-                len(ranges),
-                shape,
-                as_text=name in self._modified and not self._modified[name].is_whole,
-                injected=self._modified[name].injected if name in self._modified else None,
-            )
+            order = self._order(name, shape, structures[name], len(ranges))
             self._on_the_way[name] = _Table(order, ranges)
         orders = [table.order for table in self._on_the_way.values()]
         self._writers, failures = self._copying.begin(copy, orders, self._note_begun)
@@ -281,6 +273,22 @@ class Round:
         self._transfer_began = time.monotonic()
         self._note_progress()
         self._on_change()
+
+    def _order(
+        self, name: TableName, shape: TableShape, structure: TableStructure, range_count: int
+    ) -> CopyOrder:
+        """What the sink is asked for, also where rows are changed on their way."""
+        modified = self._modified.get(name)
+        if modified is None:
+            return CopyOrder(name, shape, structure, range_count)
+        return CopyOrder(
+            name,
+            shape,
+            structure,
+            range_count,
+            as_text=not modified.is_whole,
+            injected=modified.injected,
+        )
 
     def _copy_all(self, pool: ThreadPoolExecutor, snapshot: ExportedSnapshot, copy: Copy) -> None:
         back_off = BackOff()
@@ -342,7 +350,7 @@ class Round:
             {
                 name: self._modified[name].key_columns
                 if name in self._modified
-                else table.order.description.key_columns
+                else table.order.shape.key_columns
                 for name, table in self._on_the_way.items()
             },
             None if limit is None else limit / count,
@@ -390,15 +398,19 @@ class Round:
             table.arrived = arrived.get(name, Arrived())
             if not table.missing:
                 whole.append(table)
+        self._finish(pool, copy, whole)
+        if has_ended:
+            self._on_change()
+        self._note_progress()
+        self._check_seconds = time.monotonic() - began
+
+    def _finish(self, pool: ThreadPoolExecutor, copy: Copy, whole: list[_Table]) -> None:
+        """Begin to finish tables of which all has arrived."""
         for group in _groups(whole):
             orders = [table.order for table in group]
             future = pool.submit(self._copying.finish, orders, copy)
             for table in group:
                 table.finishing = future
-        if has_ended:
-            self._on_change()
-        self._note_progress()
-        self._check_seconds = time.monotonic() - began
 
     def _pause(self, seconds: float) -> float:
         """How long to wait between two checks."""

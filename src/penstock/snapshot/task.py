@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -84,36 +86,48 @@ def copy_ranges(
         PenstockError: a server is away.
     """
     ended: set[TableName] = set()
-    reader: SnapshotReader | None = None
-    before: PageRange | None = None
-    try:
-        for ranges in tasks:
-            for each in ranges:
-                if each.table in ended:
-                    continue
-                if reader is None:
-                    reader = SnapshotReader(work.dsn, work.snapshot)
-                elif before is not None and before.relation != each.relation:
-                    # Who holds one table and waits for another may be half of a user's deadlock.
-                    reader.let_go()
-                before = each
-                try:
-                    _copy_range(work, reader, each)
-                except RangeThere:
-                    continue
-                except CopySuperseded:
-                    ended.add(each.table)
-                    yield TableLeft(each.table)
-                except (RangeRefused, TableUnreadable, TableRewritten, ModifierError) as error:
-                    # In the middle of a COPY the connection is of no use any more.
-                    reader.close()
-                    reader = None
-                    shown = _blame(work, each, error) if isinstance(error, RangeRefused) else error
-                    ended.add(each.table)
-                    yield TableFailure(each.table, shown.code, shown.what, shown.where, shown.do)
-    finally:
-        if reader is not None:
-            reader.close()
+    reading = _Reading(work)
+    with closing(reading):
+        for each in itertools.chain.from_iterable(tasks):
+            if each.table in ended:
+                continue
+            try:
+                _copy_range(work, reading.reader_for(each), each)
+            except RangeThere:
+                continue
+            except CopySuperseded:
+                ended.add(each.table)
+                yield TableLeft(each.table)
+            except (RangeRefused, TableUnreadable, TableRewritten, ModifierError) as error:
+                # In the middle of a COPY the connection is of no use any more.
+                reading.close()
+                shown = _blame(work, each, error) if isinstance(error, RangeRefused) else error
+                ended.add(each.table)
+                yield TableFailure(each.table, shown.code, shown.what, shown.where, shown.do)
+
+
+class _Reading:
+    """One connection for many ranges, made where it is needed."""
+
+    def __init__(self, work: CopyWork) -> None:
+        self._work = work
+        self._reader: SnapshotReader | None = None
+        self._relation: object = None
+
+    def reader_for(self, each: PageRange) -> SnapshotReader:
+        """One that holds no other table: who holds one and waits for another may be half of a user's deadlock."""
+        if self._reader is None:
+            self._reader = SnapshotReader(self._work.dsn, self._work.snapshot)
+        elif self._relation != each.relation:
+            self._reader.let_go()
+        self._relation = each.relation
+        return self._reader
+
+    def close(self) -> None:
+        """End it; the next range gets another."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
 
 def _copy_range(work: CopyWork, reader: SnapshotReader, each: PageRange) -> None:

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg import sql
 from psycopg.rows import namedtuple_row
 
-from penstock.schema.description import TableDescription
 from penstock.source.connect import source_errors
-from penstock.source.description import describe_table
 from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SourceTable",
-    "TableDescription",
-    "describe_table",
     "identity_statement",
     "list_tables",
     "other_relations",

@@ -113,7 +113,7 @@ class SinkScenes(ABC):
         """All of it is there, and nothing twice that must not be."""
 
     @abstractmethod
-    def _assert_told(
+    def _assert_delivered(
         self, scene: Scene, story: Story, ids: Sequence[str], *, ordered: bool = True
     ) -> None:
         """What a story comes to is there, and nothing twice that must not be."""
@@ -264,7 +264,7 @@ class SinkScenes(ABC):
                 f"of {len(EVERYTHING.transactions)} errors that came {fails} `deliver` the sink has"
                 f" passed on {len(errors)}"
             )
-            self._assert_told(scene, EVERYTHING, ids)
+            self._assert_delivered(scene, EVERYTHING, ids)
 
     def test_sink_goes_on_after_errors_of_its_other_calls(self, tmp_path: Path) -> None:
         """Out of `open` once the destination is claimed, `idle`, and `close`."""
@@ -413,7 +413,7 @@ class SinkScenes(ABC):
             self._retry(scene)
             scene.sink.close()
             self._assert_parked(scene, [], f"after a retry, {when}")
-            self._assert_told(scene, story, ids, ordered=False)
+            self._assert_delivered(scene, story, ids, ordered=False)
 
     def test_what_is_parked_and_refused_again_stays(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path, OnRefused.PARK)
@@ -475,13 +475,15 @@ class SinkScenes(ABC):
         assert again == [], f"`forget` of what was forgotten says that it removed {again}"
 
     def test_two_pipelines_at_one_destination_leave_each_other_alone(self, tmp_path: Path) -> None:
-        self._assert_apart(tmp_path, ("shop", "shop", ("shop",)), ("other", "other", ("other",)))
+        self._assert_independent(
+            tmp_path, ("shop", "shop", ("shop",)), ("other", "other", ("other",))
+        )
 
     def test_two_sources_at_one_destination_leave_each_other_alone(self, tmp_path: Path) -> None:
         ids = ("shop", "other")
-        self._assert_apart(tmp_path, ("shop", "shop", ids), ("shop", "other", ids))
+        self._assert_independent(tmp_path, ("shop", "shop", ids), ("shop", "other", ids))
 
-    def _assert_apart(
+    def _assert_independent(
         self, tmp_path: Path, first: tuple[str, str, Any], second: tuple[str, str, Any]
     ) -> None:
         """Each has a state of its own; or the second is refused, and changes nothing."""
@@ -615,7 +617,7 @@ class SinkContract(SinkScenes):
     def _assert_all(self, scene: Scene, ids: list[str], when: str, *, ordered: bool = True) -> None:
         self._assert_ids(scene, self._shown(ids), when, ordered=ordered)
 
-    def _assert_told(
+    def _assert_delivered(
         self, scene: Scene, story: Story, ids: Sequence[str], *, ordered: bool = True
     ) -> None:
         places = sorted(place for _, place in story.rows.values())
@@ -692,7 +694,7 @@ class RowSinkContract(SinkScenes):
         del ordered  # rows have none
         self._assert_order(scene.place.options, ids, when)
 
-    def _assert_told(
+    def _assert_delivered(
         self, scene: Scene, story: Story, ids: Sequence[str], *, ordered: bool = True
     ) -> None:
         del ids, ordered

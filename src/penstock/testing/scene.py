@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import failpoints, vault
 from penstock.lsn import Lsn
-from penstock.schema.description import PrimaryKey, TableDescription, TableStructure
+from penstock.schema.describe import structure_of
 from penstock.schema.difference import Difference
 from penstock.schema.mark import CHANGE, Mark
-from penstock.schema.shape import ColumnShape, SchemaChange
+from penstock.schema.shape import ColumnShape, ConstraintShape, SchemaChange, TableShape
 from penstock.sinks.copying import Copy, CopyOrder
 from penstock.sinks.ddl_transaction import Rows, ShapeChange, TableDifference
 from penstock.sinks.kind import SinkPlace
@@ -393,10 +393,10 @@ class Scene:
 class _Source:
     """What a sink is told of the source's tables: they are always as they are."""
 
-    def __call__(self, table: TableName, lsn: Lsn) -> TableDescription | None:
+    def __call__(self, table: TableName, lsn: Lsn) -> TableShape | None:
         """One of those that sinks with tables of their own are given."""
         del lsn
-        return next((_description(each) for each in _TABLES if each.table == table), None)
+        return next((_shape(each) for each in _TABLES if each.table == table), None)
 
     def shape(self, table: TableName, lsn: Lsn) -> None:
         """Nobody knows more."""
@@ -452,7 +452,7 @@ def written_rows(count: int, table: str) -> dict[int, str]:
     }
 
 
-def _description(relation: Relation) -> TableDescription:
+def _shape(relation: Relation) -> TableShape:
     types = {TYPE_OIDS["int8"]: "bigint", TYPE_OIDS["text"]: "text"}
     columns = tuple(
         ColumnShape(
@@ -465,14 +465,24 @@ def _description(relation: Relation) -> TableDescription:
         )
         for number, column in enumerate(relation.columns, 1)
     )
-    key = () if relation.replica_identity == "f" else ("id",)
-    return TableDescription(
-        relation.table, relation.oid, "r", relation.replica_identity, columns, key, key
+    key = ConstraintShape(
+        id=relation.oid + 1000,
+        name=f"{relation.table.name}_pkey",
+        kind="p",
+        definition="PRIMARY KEY (id)",
+        columns=(1,),
+        used=(1,),
+    )
+    return TableShape(
+        id=relation.oid,
+        schema_name=relation.table.schema,
+        name=relation.table.name,
+        replica_identity=relation.replica_identity,
+        columns=columns,
+        constraints=() if relation.replica_identity == "f" else (key,),
     )
 
 
 def _order(described: Relation, range_count: int) -> CopyOrder:
-    name = f"{described.table.name}_pkey"
-    key = PrimaryKey(name, ("id",), "PRIMARY KEY (id)", frozenset({"id"}))
-    structure = TableStructure(described.table, ("id",), key)
-    return CopyOrder(described.table, _description(described), structure, range_count, as_text=True)
+    shape = _shape(described)
+    return CopyOrder(described.table, shape, structure_of(shape), range_count, as_text=True)

@@ -39,7 +39,7 @@ class MemoryBoard(ABC):
         self._posted: dict[str, tuple[int, Posted]] = {}  # with the number of its message
         self._runs: dict[str, tuple[float, str | None]] = {}
         self._pid = 0
-        self._look_at = 0.0
+        self._poll_at = 0.0
         self._piece_bytes = _PIECE_BYTES
         self._held: dict[str, str] = {}  # by role: our run
         self._doubt_at = 0.0
@@ -96,10 +96,10 @@ class MemoryBoard(ABC):
         if self._is_connected():
             return True
         if not creates:
-            if time.monotonic() < self._look_at:
+            if time.monotonic() < self._poll_at:
                 return False
             if not self._exists():
-                self._look_at = time.monotonic() + timing().log_absent_seconds
+                self._poll_at = time.monotonic() + timing().log_absent_seconds
                 return False
         self._posted.clear()
         self._connect()
@@ -265,7 +265,7 @@ class MemoryBoard(ABC):
     def sync(self) -> None:
         """See all that was put before."""
         with self._lock:
-            self._look_at = 0.0  # also of a board that was not there a moment ago
+            self._poll_at = 0.0  # also of a board that was not there a moment ago
             if self._require_connected():
                 self._catch_up()
 

@@ -47,7 +47,7 @@ class BrokerReader:
         self._log_id = ""
         self._tail: Tail | None = None
         self._waiting: Kept | None = None
-        self._look_at = 0.0
+        self._poll_at = 0.0
         self._parts: list[Slice] = []
         self._spooled: dict[str, list[Slice]] = {}
 
@@ -74,7 +74,7 @@ class BrokerReader:
     def may_have_news(self) -> bool:
         """Whether `read` could find something; far cheaper, to be asked again and again."""
         if self._tail is None:
-            return time.monotonic() >= self._look_at
+            return time.monotonic() >= self._poll_at
         if self._waiting is None:
             self._waiting = self._tail.poll(0.0)
         return self._waiting is not None
@@ -87,7 +87,7 @@ class BrokerReader:
 
     def _next(self) -> Kept | None:
         if self._tail is None and not self._open():
-            self._look_at = time.monotonic() + timing().log_absent_seconds
+            self._poll_at = time.monotonic() + timing().log_absent_seconds
             return None
         if self._waiting is not None:
             kept, self._waiting = self._waiting, None

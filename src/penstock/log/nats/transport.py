@@ -245,13 +245,8 @@ class NatsTransport:
             )
         age, limit = time.time() - oldest_at, found.config.max_age or 0
         config, messages = found.config, found.state.messages
-        most = config.max_bytes or -1
-        is_dropping = config.discard != api.DiscardPolicy.NEW
-        # Of one subject it drops the oldest in any case, unless it is told otherwise.
-        counts = [config.max_msgs or -1] if is_dropping else []
-        if is_dropping or not config.discard_new_per_subject:
-            counts.append(config.max_msgs_per_subject or -1)
-        fewest = min((count for count in counts if count > 0), default=-1)
+        most, fewest = config.max_bytes or -1, _most_messages(config)
+        is_dropping = _is_dropping(config)
         if 0 < limit < 2 * age:
             what = f"the oldest change that a sink still needs is {age / 3600:.1f} hours old, and NATS deletes after {limit / 3600:.1f}"
         elif 0 < most < 2 * size_bytes and is_dropping:
@@ -263,6 +258,21 @@ class NatsTransport:
         return LogAtRisk(
             what, self.place, "take the limit off the stream, or fix the sink that is behind"
         )
+
+
+def _is_dropping(config: api.StreamConfig) -> bool:
+    """Whether what is oldest goes where the stream is full; else what is new is refused."""
+    return bool(config.discard != api.DiscardPolicy.NEW)
+
+
+def _most_messages(config: api.StreamConfig) -> int:
+    """With how many the first are dropped; -1 where none are."""
+    is_dropping = _is_dropping(config)
+    # Of one subject it drops the oldest in any case, unless it is told otherwise.
+    counts = [config.max_msgs or -1] if is_dropping else []
+    if is_dropping or not config.discard_new_per_subject:
+        counts.append(config.max_msgs_per_subject or -1)
+    return min((count for count in counts if count > 0), default=-1)
 
 
 class _Group:

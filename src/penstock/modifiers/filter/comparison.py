@@ -387,6 +387,10 @@ def check_condition(condition: Condition, kind: ColumnType) -> None:
         raise _unfit(condition, kind, "a type that has an order")
     if condition.ignores_case and family not in _TEXTS:
         raise _unfit(condition, kind, "text, to ignore case")
+    _check_values(condition, kind)
+
+
+def _check_values(condition: Condition, kind: ColumnType) -> None:
     for value in condition.values:
         try:
             read_value(value, kind)

@@ -90,20 +90,30 @@ def time_with_zone(text: str) -> str:
     found = _TIME.fullmatch(text.strip())
     if found is None:
         raise ValueError
-    hour, minute, second, fraction, zone, zone_minute, zone_second = found.groups()
-    rest = f"{minute}:{second or '00'}"
-    after = (fraction or "").rstrip("0")
-    if int(hour) > _LAST_HOUR or (int(hour) == _LAST_HOUR and (rest != "00:00" or after)):
+    hour, minute, second, fraction, *offset = found.groups()
+    shown = _time_of_day(hour, minute, second or "00", fraction or "")
+    return shown + _offset(*(part or "00" for part in offset))
+
+
+def _time_of_day(hour: str, minute: str, second: str, fraction: str) -> str:
+    """Without zeros at the end of its fraction; 24:00:00 is the last."""
+    after = fraction.rstrip("0")
+    rest = f"{minute}:{second}{'.' + after if after else ''}"
+    if int(hour) > _LAST_HOUR or (int(hour) == _LAST_HOUR and rest != "00:00"):
         raise ValueError
-    if abs(int(zone or "+00")) > _LAST_ZONE:
+    return f"{hour}:{rest}"
+
+
+def _offset(hour: str, minute: str, second: str) -> str:
+    """Of a zone from UTC, without zeros at its end."""
+    if abs(int(hour)) > _LAST_ZONE:
         raise ValueError
-    parts = [zone_minute or "00", zone_second or "00"]
+    parts = [minute, second]
     while parts and parts[-1] == "00":
         parts.pop()
-    sign = zone or "+00"
     # An offset of nothing has no sign of its own.
-    sign = "+00" if sign == "-00" and not parts else sign
-    return f"{hour}:{rest}{'.' + after if after else ''}{':'.join([sign, *parts])}"
+    signed = "+00" if hour == "00" or (hour == "-00" and not parts) else hour
+    return ":".join([signed, *parts])
 
 
 def interval_length(text: str) -> Decimal:

@@ -27,7 +27,6 @@ from penstock.modifiers.transform.rules import OnError
 from penstock.modifiers.transform.transformer import Collisions, spelled
 from penstock.modifiers.transform.words import Email
 from penstock.options import nearest
-from penstock.schema.describe import row_key_of
 from penstock.sql.column_types import column_type, require_stored
 
 if TYPE_CHECKING:
@@ -123,20 +122,9 @@ class _Ruled:
 
 
 def _of_table(transform: TableTransform, shape: TableShape) -> Iterator[Finding]:
-    names = [column.name for column in shape.columns]
     for rule in transform.rules:
-        if rule.is_pattern or rule.options.when_missing == "skip":
-            continue
-        for wanted in (rule.column, *rule.transformer.columns):
-            if wanted not in names:
-                error = missing(transform.table, wanted, rule)
-                advice = f"{nearest(wanted, names)}; {error.do}"
-                yield Finding(RuleUnfit(error.what, error.where, advice))
-        for read in rule.transformer.columns:
-            try:
-                require_stored(shape, read)
-            except RuleUnfit as error:
-                yield Finding(error)
+        if not rule.is_pattern and rule.options.when_missing != "skip":
+            yield from _of_named(transform, shape, rule)
     bare: list[str] = []
     for column in shape.columns:
         found = transform.rules_by_name(column, shape)
@@ -147,6 +135,21 @@ def _of_table(transform: TableTransform, shape: TableShape) -> Iterator[Finding]
             yield from _left_alone(transform, shape, column)
     if bare and transform.is_strict:
         yield Finding(uncovered(transform.table, bare, transform.where))
+
+
+def _of_named(transform: TableTransform, shape: TableShape, rule: ColumnRule) -> Iterator[Finding]:
+    """Columns that a rule names, and that are not there, or have no values of their own to read."""
+    names = [column.name for column in shape.columns]
+    for wanted in (rule.column, *rule.transformer.columns):
+        if wanted not in names:
+            error = missing(transform.table, wanted, rule)
+            advice = f"{nearest(wanted, names)}; {error.do}"
+            yield Finding(RuleUnfit(error.what, error.where, advice))
+    for read in rule.transformer.columns:
+        try:
+            require_stored(shape, read)
+        except RuleUnfit as error:
+            yield Finding(error)
 
 
 def _left_alone(
@@ -284,7 +287,7 @@ def _unique_with(shape: TableShape, column: ColumnShape) -> list[ConstraintShape
 
 
 def _in_key(ruled: _Ruled) -> Iterator[Finding]:
-    key = row_key_of(ruled.shape)
+    key = ruled.shape.row_key
     if key is not None and ruled.column.id in key.columns:
         for what, do in key_complaints(ruled.rule):
             yield ruled.fault(what, do)

@@ -179,14 +179,7 @@ def read_rule(
     if not isinstance(given, Mapping):
         raise wanted("a transformer's name, or a mapping with one under `with`")
     key, name, parameters = _named(given)
-    of_rule = {one: given[one] for one in RULE_KEYS if one in given}
-    if SALT in parameters:
-        if SALT in of_rule:
-            what = "stands among the parameters and beside them"
-            raise fault(BadValue(what, do="write it once"), SALT)
-        of_rule[SALT] = parameters.pop(SALT)  # as pgstream has it
-    if name in _FAMILIES_OF_OPERATIONS and _are_mappings(given.get("operations")):
-        parameters = {**parameters, "operations": of_rule.pop("operations")}
+    of_rule, parameters = _sorted_out(given, name, parameters)
     options = RuleOptions.model_validate({**(defaults or {}), **of_rule}, context=context)
     with Below(key):
         kind, alias = find_transformer(name)
@@ -203,6 +196,21 @@ def read_rule(
         do = f"set the variable {SALT_VARIABLE} to a long random text, or write salt: ${{NAME}}"
         raise fault(BadValue(what, do=do), key)
     return rule
+
+
+def _sorted_out(
+    given: Mapping[str, Any], name: str, parameters: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is the rule's own, and what its transformer's: either may stand where the other is wanted."""
+    of_rule = {one: given[one] for one in RULE_KEYS if one in given}
+    if SALT in parameters:
+        if SALT in of_rule:
+            what = "stands among the parameters and beside them"
+            raise fault(BadValue(what, do="write it once"), SALT)
+        of_rule[SALT] = parameters.pop(SALT)  # as pgstream has it
+    if name in _FAMILIES_OF_OPERATIONS and _are_mappings(given.get("operations")):
+        parameters = {**parameters, "operations": of_rule.pop("operations")}
+    return of_rule, parameters
 
 
 def read_columns(

@@ -214,21 +214,28 @@ def _formatted(match: re.Match[str], value: Any) -> str:
         return f"%{flags}{width}{exact}d" % int(number(value))
     if verb in "fFeEgG" and (exact or verb not in "gG"):
         return f"%{flags}{width}{exact}{verb}" % _float(value)
-    if verb in "xXob":
-        text = _based(value, verb, has_mark="#" in flags)
-    elif verb in "gG":
-        text = shown_float(_float(value))
-    elif verb in "svqt":
-        text = shown(value)[: int(precision)] if precision and verb == "s" else shown(value)
-        text = quoted(text) if verb == "q" else text
-    elif verb == "c":
-        text = chr(int(number(value)))
-    else:
-        raise ValueError(f"printf does not know %{verb}")
+    text = _written(verb, value, precision, has_mark="#" in flags)
     size = int(width or 0)
     if "-" in flags:
         return text.ljust(size)
     return text.zfill(size) if "0" in flags and verb in "xXobgG" else text.rjust(size)
+
+
+def _written(verb: str, value: Any, precision: str | None, *, has_mark: bool) -> str:
+    """A value as Go writes it, and Python's own formatting does not."""
+    if verb in "xXob":
+        return _based(value, verb, has_mark=has_mark)
+    if verb in "gG":
+        return shown_float(_float(value))
+    if verb == "s":
+        return shown(value)[: int(precision)] if precision else shown(value)
+    if verb == "q":
+        return quoted(shown(value))
+    if verb in "vt":
+        return shown(value)
+    if verb == "c":
+        return chr(int(number(value)))
+    raise ValueError(f"printf does not know %{verb}")
 
 
 def _based(value: Any, verb: str, *, has_mark: bool) -> str:

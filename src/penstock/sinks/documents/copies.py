@@ -47,7 +47,7 @@ class TableCopy:
     """One attempt to copy one table. `state` is copying, copied or failed."""
 
     table: TableName
-    enrolment: str  # that of the table in the position file, if the copy is still wanted
+    schedule_id: str  # that of the table in the position file, if the copy is still wanted
     state: str
     copy_id: str = ""
     lsn: Lsn = ZERO

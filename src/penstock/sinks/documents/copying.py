@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.changes.copyrows import parse_rows
 from penstock.changes.envelope import Origin
-from penstock.changes.pgoutput import Column, Relation
+from penstock.changes.pgoutput import Relation, relation_of
 from penstock.encryption import NO_KEYS, Keyring
 from penstock.errors import PenstockError, SinkError, SinkPrivilegeMissing, TableMissing
 from penstock.failpoints import fault_point
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from penstock.lsn import Lsn
-    from penstock.schema.description import TableDescription
     from penstock.sinks.copying import Copy, CopyOrder
     from penstock.sinks.documents.copies import CopyPart
     from penstock.sinks.documents.position import KeptTable, PositionFile
@@ -134,26 +133,6 @@ class DocumentRange:
         self._rows, self._waiting_bytes = [], 0
 
 
-def relation_of(description: TableDescription) -> Relation:
-    """The table as pgoutput will describe it: generated columns left out, the identity marked."""
-    identity = description.replica_identity
-    marked: set[str] = set()
-    if identity == "f":
-        marked = {column.name for column in description.columns}
-    elif identity != "n":
-        marked = set(description.key_columns)
-    return Relation(
-        description.oid,
-        description.name,
-        identity,
-        tuple(
-            Column(column.name, column.type_id, column.type_modifier, column.name in marked)
-            for column in description.columns
-            if not column.generated
-        ),
-    )
-
-
 class DocumentCopying:
     """The driver half. Called from several threads: rounds, and tables that are finished."""
 
@@ -217,7 +196,7 @@ class DocumentCopying:
             for table, copy in known.items()
             # One that failed is remembered for how often it did.
             if table in waiting
-            and (copy.state == TableState.FAILED or waiting[table].enrolment == copy.enrolment)
+            and (copy.state == TableState.FAILED or waiting[table].schedule_id == copy.schedule_id)
         }
         if len(wanted) != len(known):
             self._copies.write(wanted.values())
@@ -241,10 +220,10 @@ class DocumentCopying:
                 table = order.table
                 if table not in waiting:
                     continue
-                enrolment = waiting[table].enrolment
+                schedule_id = waiting[table].schedule_id
                 begun = TableCopy(
                     table,
-                    enrolment,
+                    schedule_id,
                     TableState.COPYING,
                     copy.copy_id,
                     copy.lsn,
@@ -257,7 +236,7 @@ class DocumentCopying:
                 self._under_way[table] = known[table] = begun
                 writers[table] = DocumentRangeWriter(
                     str(self._copies.make_room(begun)),
-                    order.injected or relation_of(order.description),
+                    order.injected or relation_of(order.shape),
                     int(copy.lsn),
                     self._source,
                     copy.copy_id,
@@ -290,7 +269,7 @@ class DocumentCopying:
                 table, begun = order.table, self._under_way.get(order.table)
                 if begun is None or begun.copy_id != copy.copy_id:
                     continue  # begun anew
-                if table not in waiting or waiting[table].enrolment != begun.enrolment:
+                if table not in waiting or waiting[table].schedule_id != begun.schedule_id:
                     self._forget(table)  # removed, or scheduled anew, meanwhile
                     continue
                 sealed = replace(begun, state=COPIED, attempts=0)
@@ -329,7 +308,7 @@ class DocumentCopying:
             self._note(
                 TableCopy(
                     table,
-                    kept.enrolment,
+                    kept.schedule_id,
                     TableState.FAILED,
                     error=str(error),
                     attempts=attempts + 1,
@@ -456,7 +435,7 @@ def _arrived(parts: Collection[CopyPart]) -> Arrived:
 
 
 def _is_due(kept: KeptTable, copy: TableCopy | None) -> bool:
-    if copy is None or copy.enrolment != kept.enrolment:
+    if copy is None or copy.schedule_id != kept.schedule_id:
         return True
     # One that failed waits until the delivering loop schedules it anew.
     return copy.state not in (COPIED, TableState.FAILED)

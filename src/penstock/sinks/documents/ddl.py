@@ -23,7 +23,7 @@ from penstock.sinks.documents.format import JSON_FORMAT
 from penstock.sinks.documents.tasks import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
     import pyarrow as pa
 
@@ -139,39 +139,11 @@ class DdlDocuments:
         return found
 
     def _describe(self, part: ShapeChange) -> None:
-        self.created_in_stream = {
-            part.renamed.get(table, table) for table in self.created_in_stream
-        } - part.dropped
-        if not self._is_group:
-            self.created_in_stream |= (
-                part.created_in_stream - set(self.names.values()) - self._detached
-            )
         before = set(self.names.values())
-        self._detached = {part.renamed.get(table, table) for table in self._detached}
-        described = {part.renamed.get(table, table) for table in self.described}
-        self.described = described - part.dropped
-        self.unknown = {
-            part.renamed.get(table, table): oid
-            for table, oid in self.unknown.items()
-            if table not in part.dropped
-        }
-        self.names = {
-            began_as: part.renamed.get(now, now)
-            for began_as, now in self.names.items()
-            if now not in part.dropped
-        }
+        described = set(map(part.name_after, self.described))  # also what it drops
+        self._follow_names(part)
         self._note_left_behind(part)
-        skipped = self._detached
-        if self._is_group:
-            own = before | set(self.names.values())
-            skipped = {each.table for each in part.followed} - (own - self._detached)
-        skipped = skipped - described
-        found = self._format.shape_changes(schema_documents(part, self._source, skipped))
-        self.count += len(found)
-        if self.on_own is None:
-            self.content += found
-        elif found:
-            self.on_own(found)
+        self._add_own(part, self._skipped_in(part, before) - described)
         renamed = {
             old: new
             for old, new in part.renamed.items()
@@ -180,14 +152,45 @@ class DdlDocuments:
         if self.on_renamed is not None and renamed:
             self.on_renamed(renamed, part.mark.commit_lsn, part.mark.ordinal)
 
+    def _follow_names(self, part: ShapeChange) -> None:
+        """Call every table what it is called after a change; those that it drops are none any more."""
+        came = part.created_in_stream - set(self.names.values()) - self._detached
+        self.created_in_stream = part.left_of(self.created_in_stream)
+        self.created_in_stream |= set() if self._is_group else came
+        self.described = part.left_of(self.described)
+        self._with_rows = part.left_of(self._with_rows)
+        # Also those that are dropped: nothing is said of them.
+        self._detached = set(map(part.name_after, self._detached))
+        self.unknown = _renamed(self.unknown, part)
+        self.left_behind = _renamed(self.left_behind, part)
+        self.names = {
+            began_as: part.name_after(now)
+            for began_as, now in self.names.items()
+            if now not in part.dropped
+        }
+
+    def _skipped_in(self, part: ShapeChange, before: Set[TableName]) -> set[TableName]:
+        """Tables that a change concerns, and that this is not to describe; `before` is what its own were called."""
+        if not self._is_group:
+            return self._detached
+        own = before | set(self.names.values())
+        return {each.table for each in part.followed} - (own - self._detached)
+
+    def _add_own(self, part: ShapeChange, skipped: Collection[TableName]) -> None:
+        """Add the documents of a change itself, or deliver them."""
+        found = self._format.shape_changes(schema_documents(part, self._source, skipped))
+        self.count += len(found)
+        if self.on_own is None:
+            self.content += found
+        elif found:
+            self.on_own(found)
+
     def _note_left_behind(self, part: ShapeChange) -> None:
         """Go on with those of the tables that stream, and that had rows before this."""
-        renamed = {part.renamed.get(table, table): oid for table, oid in self.left_behind.items()}
-        self._with_rows = {part.renamed.get(table, table) for table in self._with_rows}
-        self._with_rows -= part.dropped
         oids = {shape.table: shape.id for shape in part.change.tables}
         with_rows = self._with_rows | set(self.names.values())
-        self.left_behind = {table: oid for table, oid in renamed.items() if table in with_rows}
+        for table in self.left_behind.keys() - with_rows:
+            del self.left_behind[table]
         for each in part.followed:
             if not self._leaves_rows_behind(part, each.differences):
                 continue
@@ -202,6 +205,11 @@ class DdlDocuments:
             leaves_rows_behind(each) and not (keeps and keeps(each, may_compute=may_compute))
             for each in differences
         )
+
+
+def _renamed(oids: Mapping[TableName, int], part: ShapeChange) -> dict[TableName, int]:
+    """Oids of tables by what these are called after a change, without those that it drops."""
+    return {part.name_after(table): oid for table, oid in oids.items() if table not in part.dropped}
 
 
 def _stopped_by_tasks(receipts: Sequence[Receipt]) -> set[TableName]:

@@ -127,6 +127,10 @@ class _Altering:
             created_in(ddl_transaction) if copies_first else None,
         )
 
+    def may_bring(self, table: TableName) -> bool:
+        """Whether a table that nobody knew may have come with it."""
+        return self.came is None or table in self.came
+
     def went_by(self, stopped: Mapping[TableName, str]) -> dict[TableName, str]:
         """Tables that stop, by what they were called before it.
 
@@ -637,8 +641,7 @@ class DocumentDriver:
         tables = {name: each for name, each in kept.tables.items() if name not in left}
         tables |= {name: before[name] for name in removed & left}
         for name, error in found.items():
-            is_known = name in before or altering.came is None or name in altering.came
-            if not is_known or name in removed:
+            if name in removed or not (name in before or altering.may_bring(name)):
                 continue  # there is nothing of it that could go on
             was = before.get(name, KeptTable(TableState.STREAMING))
             if was.state == TableState.PENDING:

@@ -39,14 +39,14 @@ class Published:
 class KeptTable:
     """How a table stands: pending, catching_up, streaming, failed or removed.
 
-    What a copier does with a table that is pending, it writes down itself. `enrolment` is made anew
+    What a copier does with a table that is pending, it writes down itself. `schedule_id` is made anew
     whenever the table begins again, so that a copy which was begun before is not taken for the one
     that is wanted. A table that failed has its rows, and a document that was refused.
     """
 
     state: TableState
     delivered_lsn: Lsn = ZERO
-    enrolment: str = ""
+    schedule_id: str = ""
     published: Published | None = None
     oid: int = 0  # at the source, where it is known
     error: str = ""
@@ -216,7 +216,7 @@ def _write_tables(kept: KeptPosition) -> dict[str, Any]:
                 "name": name.name,
                 "state": table.state,
                 "delivered_lsn": str(table.delivered_lsn),
-                "enrolment": table.enrolment,
+                "enrolment": table.schedule_id,
                 "published": asdict(table.published) if table.published else None,
                 "oid": table.oid,
                 "error": table.error,

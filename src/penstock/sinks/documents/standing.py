@@ -124,7 +124,7 @@ class KeptTableStore:
 
     def _has_failed(self, table: TableName, kept: KeptTable) -> bool:
         copy = self._known_copies.get(table)
-        return copy is not None and copy.enrolment == kept.enrolment and copy.may_be_tried_again
+        return copy is not None and copy.schedule_id == kept.schedule_id and copy.may_be_tried_again
 
     def put_off(self, table: TableName) -> None:
         """Have a copy that was refused wait before it is made anew."""
@@ -138,7 +138,7 @@ class KeptTableStore:
             for table in sorted(kept.in_state(TableState.PENDING))
             if (copy := self._known_copies.get(table)) is not None
             and copy.state == COPIED
-            and copy.enrolment == kept.tables[table].enrolment
+            and copy.schedule_id == kept.tables[table].schedule_id
             and not kept.tables[table].error
         ]
 
@@ -153,7 +153,7 @@ def _detached(table: KeptTable, copy: TableCopy | None) -> DetachedTable:
     if table.state != TableState.PENDING:
         return DetachedTable(table.state, table.delivered_lsn, table.error, oid=table.oid)
     state, error = TableState.PENDING, ""
-    if copy is not None and copy.enrolment == table.enrolment:
+    if copy is not None and copy.schedule_id == table.schedule_id:
         has_failed = copy.state == TableState.FAILED or table.error
         state = TableState.FAILED if has_failed else TableState.COPYING
         error = table.error or copy.error

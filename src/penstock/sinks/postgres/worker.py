@@ -137,33 +137,7 @@ class PostgresTask:
         columns: tuple[TargetColumn, ...],
         key: tuple[int, ...],
     ) -> None:
-        kind = "move" if step.old_key else "net"
-        insert_count = step.count(INSERT)
-        staged = StagedStep(
-            table=plan.source,
-            kind=kind,
-            columns=columns,
-            key=key,
-            has_operations=kind == "net" and insert_count < len(step),
-            has_copies=bool((step.copies != 1).any()),
-            unchanged=step.unchanged_columns,
-            insert_count=insert_count,
-            update_count=step.count(UPDATE),
-            delete_count=int(step.copies[step.operation == DELETE].sum()),
-            replace_count=step.count(REPLACE),
-            gone_count=step.count(GONE),
-        )
-        if isinstance(step, HistoryStep):
-            # What meets the target's rows is what comes first.
-            firsts = Counter(step.operation[step.is_first].tolist())
-            staged = replace(
-                staged,
-                has_operations=True,
-                insert_count=firsts[INSERT] + firsts[COMES],
-                update_count=firsts[UPDATE] + firsts[LEAVES],
-                replace_count=firsts[REPLACE],
-                times=_times(plan, step.first_at, step.last_at),
-            )
+        staged = _described(plan, step, columns, key)
         arrays = _extra_arrays(staged, step)
         arrays += [gather(cells) for cells in step.columns]
         text = copy_text(arrays)
@@ -379,3 +353,37 @@ def refusal(
 def _text(array: pa.Array, line: int) -> str:
     value = array[line].as_py()
     return "NULL" if value is None else value.decode("utf-8", "replace")
+
+
+def _described(
+    plan: TablePlan, step: Step, columns: tuple[TargetColumn, ...], key: tuple[int, ...]
+) -> StagedStep:
+    """A step before its rows are anywhere: what they are, and how many of each sort."""
+    kind = "move" if step.old_key else "net"
+    insert_count = step.count(INSERT)
+    staged = StagedStep(
+        table=plan.source,
+        kind=kind,
+        columns=columns,
+        key=key,
+        has_operations=kind == "net" and insert_count < len(step),
+        has_copies=bool((step.copies != 1).any()),
+        unchanged=step.unchanged_columns,
+        insert_count=insert_count,
+        update_count=step.count(UPDATE),
+        delete_count=int(step.copies[step.operation == DELETE].sum()),
+        replace_count=step.count(REPLACE),
+        gone_count=step.count(GONE),
+    )
+    if not isinstance(step, HistoryStep):
+        return staged
+    # What meets the target's rows is what comes first.
+    firsts = Counter(step.operation[step.is_first].tolist())
+    return replace(
+        staged,
+        has_operations=True,
+        insert_count=firsts[INSERT] + firsts[COMES],
+        update_count=firsts[UPDATE] + firsts[LEAVES],
+        replace_count=firsts[REPLACE],
+        times=_times(plan, step.first_at, step.last_at),
+    )

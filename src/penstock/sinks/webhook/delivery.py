@@ -16,6 +16,7 @@ import sqlite3
 import sys
 import time
 import zlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
@@ -58,12 +59,28 @@ _MOST_AHEAD_CHARACTERS = 4 * 1024 * 1024
 _MOST_BATCH_CHARACTERS = 512 * 1024
 
 
+@dataclass(frozen=True)
+class Means:
+    """What all deliveries of a dispatcher have in common.
+
+    `filtering` computes filters. Requests set out while `goes_on` is set. `on_news` is called when there is something to record: `take_news`.
+    `on_retry` is called before a request that repeats one which failed.
+    """
+
+    options: WebhookOptions
+    entries: Entries
+    client: Client
+    origin: str
+    filtering: Executor
+    goes_on: asyncio.Event
+    on_news: Callable[[], None]
+    on_retry: Callable[[], None]
+
+
 class Delivery:
     """Delivers to one receiver, in the event loop of the dispatcher.
 
-    `filtering` computes filters. Requests set out while `goes_on` is set. `on_news` is called when there is something to record: `take_news`.
-    `on_retry` is called before a request that repeats one which failed. `parked_now` records what there is to record and returns what is parked then, or None where
-    that has to wait.
+    `parked_now` records what there is to record and returns what is parked then, or None where that has to wait.
     """
 
     def __init__(
@@ -71,28 +88,21 @@ class Delivery:
         kept: Kept,
         want: Want,
         parked: Sequence[ParkedRow],
+        means: Means,
         *,
-        options: WebhookOptions,
-        entries: Entries,
-        client: Client,
-        origin: str,
-        filtering: Executor,
-        goes_on: asyncio.Event,
-        on_news: Callable[[], None],
-        on_retry: Callable[[], None],
         parked_now: Callable[[], Sequence[ParkedRow] | None],
     ) -> None:
         self.id = kept.id
         self.epoch = kept.epoch
         self.state = kept.state
         self.want = want
-        self._options = options
-        self._entries = entries
-        self._client = client
-        self._origin = origin
-        self._filtering = filtering
-        self._on_news = on_news
-        self._on_retry = on_retry
+        self._options = options = means.options
+        self._entries = means.entries
+        self._client = means.client
+        self._origin = means.origin
+        self._filtering = means.filtering
+        self._on_news = means.on_news
+        self._on_retry = means.on_retry
         self._parked_now = parked_now
         self._window = max(_LEAST_WINDOW, 4 * options.concurrency * want.batch_size)
         self._track = Track(kept.place)
@@ -103,7 +113,7 @@ class Delivery:
         self._has_news = asyncio.Event()  # entries, or requests of people
         self._moved = asyncio.Event()  # as far as these two say
         self._awaited_seq, self._awaited_count = _NONE, 0
-        self._pace = Pace(options.give_up_after, goes_on, kept.failing_since, kept.error)
+        self._pace = Pace(options.give_up_after, means.goes_on, kept.failing_since, kept.error)
         self._failing_since = kept.failing_since
         self._error = kept.error
         self._delivered = 0

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.sinks.webhook.client import Client
-from penstock.sinks.webhook.delivery import Delivery
+from penstock.sinks.webhook.delivery import Delivery, Means
 from penstock.sinks.webhook.entries import Entries
 from penstock.sinks.webhook.wants import Want, fixed_of
 from penstock.timing import timing
@@ -294,10 +294,7 @@ class Dispatcher:
     def _start(self, kept: Kept) -> None:
         if kept.state != "active":
             return
-        delivery = Delivery(
-            kept,
-            Want.of(kept, self._fixed),
-            self._store.parked(kept.id),
+        means = Means(
             options=self._options,
             entries=self._entries,
             client=self._client,
@@ -306,6 +303,12 @@ class Dispatcher:
             goes_on=self._goes_on,
             on_news=self._set_dirty,
             on_retry=self._on_retry,
+        )
+        delivery = Delivery(
+            kept,
+            Want.of(kept, self._fixed),
+            self._store.parked(kept.id),
+            means,
             parked_now=partial(self._parked_now, kept.id),
         )
         self._deliveries[kept.id] = delivery

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from penstock.schema.describe import description_of, foreign_key_of, structure_of
+from penstock.schema.describe import foreign_key_of, structure_of
 from penstock.schema.spelling import is_same_but_for_casts
 from penstock.sinks.postgres.ddl.alter_claims import own_names
 from penstock.sinks.postgres.ddl.alter_pieces import NOT_VALID, is_claim, pieces_there
@@ -186,7 +186,7 @@ def wanted_of(
     return Wanted(
         target=known.target or table_mapping.target,
         table_mapping=table_mapping,
-        description=target_description(description_of(there), table_mapping),
+        description=target_description(there, table_mapping),
         structure=replace(structure, foreign_keys=tuple(keys)),
         place=lambda name: table_mappings.target(renamed.get(name, name)),
         is_ours=is_ours,
@@ -264,15 +264,23 @@ def _computed(
         what = "is an identity column, and not so at the source"
         yield differ(IDENTITY, "is no identity column" if column.identity else what)
         return
-    if column.sequence is not None and other.sequence is None:
-        yield differ(SEQUENCE, "counts with no sequence of its own")
-    elif column.sequence is not None and other.sequence is not None:
-        # An identity of another type than its column's has Postgres's own limits here.
-        is_alike = column.sequence.type == other.sequence.type
-        if is_alike and _counts(column.sequence) != _counts(other.sequence):
-            yield differ(SEQUENCE, "has a sequence that counts differently")
+    if column.sequence is not None:
+        wrong = _counted_otherwise(column.sequence, other.sequence)
+        if wrong is not None:
+            yield differ(SEQUENCE, wrong)
     elif not column.identity and not _is_alike(column.default, other.default):
         yield differ(DEFAULT, _against("default", other.default, column.default))
+
+
+def _counted_otherwise(wanted: SequenceShape, found: SequenceShape | None) -> str | None:
+    """What is wrong about the sequence that a column counts with; None where nothing is."""
+    if found is None:
+        return "counts with no sequence of its own"
+    # An identity of another type than its column's has Postgres's own limits here.
+    is_comparable = wanted.type == found.type
+    if is_comparable and _counts(wanted) != _counts(found):
+        return "has a sequence that counts differently"
+    return None
 
 
 def _is_alike(one: str | None, other: str | None) -> bool:

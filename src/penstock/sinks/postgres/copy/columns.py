@@ -30,7 +30,7 @@ def copied_columns(order: CopyOrder, plan: TablePlan) -> dict[str, str]:
     """
     columns = {
         column.name: there.name
-        for column in order.description.columns
+        for column in order.shape.columns
         if not column.generated and (there := plan.column(column.name)) is not None
     }
     if not columns:
@@ -46,7 +46,7 @@ def structured_columns(order: CopyOrder, plan: TablePlan) -> set[str]:
     """Columns of the target that indexes and constraints may be made of: the generated ones, too."""
     columns = {column.name for column in plan.columns} | set(own_values(plan))
     if plan.wanted is None:  # else they are not delivered
-        columns |= {column.name for column in order.description.columns if column.generated}
+        columns |= {column.name for column in order.shape.columns if column.generated}
     return columns
 
 
@@ -77,7 +77,7 @@ def may_be_binary(there: Mapping[str, int], order: CopyOrder, plan: TablePlan) -
     """
     if order.as_text:
         return False
-    here = {column.name: column.type_id for column in order.description.columns}
+    here = {column.name: column.type_id for column in order.shape.columns}
     columns = copied_columns(order, plan)
     return all(
         here[name] == there[called] in BINARY_TYPES for name, called in columns.items()

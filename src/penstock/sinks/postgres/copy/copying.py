@@ -229,7 +229,7 @@ class PostgresCopying:
             connection,
             self._table_mappings,
             table,
-            lambda _: order.description,
+            lambda _: order.shape,
             is_filled=False,
             with_key=False,
             kept=kept,
@@ -342,24 +342,27 @@ class PostgresCopying:
         for order in orders:
             if order.table in done:
                 continue
-            try:
-                if away is not None:
-                    raise away
-                with self._connection_to_finish() as connection:
-                    self._finish(connection, order, copy)
-            except psycopg.Error as error:
-                known: PenstockError = classify_target_error(error, self._options.url)
-                if is_about_table(error):
-                    known = self._unfit(order.table, error)
-                failures[order.table] = known
-            except (PenstockError, CopySuperseded, CopyLost) as error:
-                failures[order.table] = error
-            failed = failures.get(order.table)
+            failed = away or self._finish_alone(order, copy)
+            if failed is not None:
+                failures[order.table] = failed
             if isinstance(failed, SinkError) and failed.remedy is Remedy.TIME:
                 away = failed  # the others need not find that out, too
         for _ in orders:
             fault_point("copy.after_finish")
         return failures
+
+    def _finish_alone(self, order: CopyOrder, copy: Copy) -> Exception | None:
+        """Why it could not be finished."""
+        try:
+            with self._connection_to_finish() as connection:
+                self._finish(connection, order, copy)
+        except psycopg.Error as error:
+            if is_about_table(error):
+                return self._unfit(order.table, error)
+            return classify_target_error(error, self._options.url)
+        except (PenstockError, CopySuperseded, CopyLost) as error:
+            return error
+        return None
 
     def _finish_together(self, orders: Sequence[CopyOrder], copy: Copy) -> set[TableName]:
         """Small ones, many in a transaction; those that are not done are finished one by one."""
@@ -381,7 +384,7 @@ class PostgresCopying:
         return WholeTable(
             order,
             self._plans[order.table],
-            target_description(order.description, table_mapping),
+            target_description(order.shape, table_mapping),
             target_structure(order.structure, table_mapping, self._table_mappings.of),
         )
 
@@ -519,7 +522,7 @@ class PostgresCopying:
     ) -> list[str]:
         """Make what belongs to a table of penstock's own beside its rows; a line for what was not."""
         table_mapping, rules = self._mapped[order.table], self._options.expression_rules
-        made = target_description(order.description, table_mapping)
+        made = target_description(order.shape, table_mapping)
         with connection.transaction():
             hold()
             notes = complete_columns(connection, made, plan.target, rules)

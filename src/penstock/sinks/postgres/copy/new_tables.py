@@ -66,7 +66,7 @@ def make_new_tables(
     if not table_mappings.options.create_tables:
         return []
     owner = table_mappings.owner
-    wanted = {order.table: order for order in orders if order.shape is not None}
+    wanted = {order.table: order for order in orders}
     with connection.transaction():
         # Without waiting: who holds one of the rows may wait for another that is ours by now.
         held = connection.execute(records.CLAIM_NEW, (*owner, *as_columns(wanted))).fetchall()
@@ -107,7 +107,7 @@ def _make(
     table_mapping = table_mappings.of(order.table)
     try:
         refuse_rivals(connection, table_mappings, order.table, table_mapping.target)
-        made = target_description(order.description, table_mapping)
+        made = target_description(order.shape, table_mapping)
         rules = table_mappings.options.expression_rules
         with connection.transaction():
             have_types(connection, table_mappings.owner, made.name, made.types, rules)
@@ -142,7 +142,7 @@ def _plan(
             connection,
             table_mappings,
             order.table,
-            order.description,
+            order.shape,
             there,
             columns[there.oid],
             NO_NAMES,
@@ -158,7 +158,7 @@ def _record(
     connection: Connection, owner: tuple[str, str], copy: Copy, new: Sequence[NewTable]
 ) -> None:
     orders = [each.order for each in new]
-    shapes = [order.shape for order in orders if order.shape is not None]
+    shapes = [order.shape for order in orders]
     tables = as_columns(order.table for order in orders)
     connection.execute(
         records.BEGIN_NEW,

@@ -83,13 +83,13 @@ def merge_shadow(
         # What the copy has not may be of another table, or is to stay: nothing is taken away.
         conflict = OnConflict.REPLACE
     has_unique_key = conflict is None or _is_unique(cursor, plan.target)
-    build = _Merge(plan, shadow, columns, order.description.key_columns if has_unique_key else ())
+    build = _Merge(plan, shadow, columns, order.shape.key_columns if has_unique_key else ())
     if plan.history is None and build.has_key:
         cursor.execute(build.index())
         cursor.execute(build.analyze())
     # Single statements over the whole table, which no limit is meant for; no other table waits for them.
     if plan.history is not None:
-        called = [dict(plan.names).get(name, name) for name in order.description.key_columns]
+        called = [dict(plan.names).get(name, name) for name in order.shape.key_columns]
         if not merge_copied_versions(cursor, plan, shadow, columns, called, conflict, moment):
             raise _in_the_way(plan)
     else:

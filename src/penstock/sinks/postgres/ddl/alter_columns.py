@@ -171,8 +171,23 @@ class ColumnChanges:
         self.needs_copy |= self._is_unsure(found.type, kind)
         # The default of the old type may have no cast; Postgres takes it away before, in one statement.
         is_kept = found.default is None or found.sequence is not None
+        yield from self._cast(each, kind, collate, is_known=is_known, keeps_default=is_kept)
+        if not is_kept and each.after.default is not None and each.after.sequence is None:
+            yield self._set_default(name, each.after.default)
+
+    def _cast(
+        self,
+        each: Claimed,
+        kind: str,
+        collate: sql.Composable,
+        *,
+        is_known: bool,
+        keeps_default: bool,
+    ) -> Iterator[Step]:
+        """Change the type, with the values that are there."""
+        found, name = each.found, each.name
         column, text = sql.Identifier(name), sql.SQL(kind)
-        head = sql.SQL("" if is_kept else "ALTER COLUMN {} DROP DEFAULT, ").format(column)
+        head = sql.SQL("" if keeps_default else "ALTER COLUMN {} DROP DEFAULT, ").format(column)
 
         def change(using: str, before: str = "") -> sql.Composed:
             return sql.SQL("ALTER TABLE {} {}{}ALTER COLUMN {} TYPE {}{} USING {}").format(
@@ -197,8 +212,6 @@ class ColumnChanges:
                 yield self._alter("ALTER COLUMN {} SET NOT NULL", name, undone=undone)
         else:
             yield Step(change("{column}::{kind}"))
-        if not is_kept and each.after.default is not None and each.after.sequence is None:
-            yield self._set_default(name, each.after.default)
 
     def _is_unsure(self, found: str, kind: str) -> bool:
         """Whether the cast here may give another value than it gave at the source."""
@@ -223,23 +236,24 @@ class ColumnChanges:
             yield Step(self._alter_text("ADD COLUMN {} {}{}", column.name, shape, none))
         for column in (*new, *self.claims.met):
             if column.missing is not None and of_source is not None:
-                value: sql.Composable = sql.Literal(column.missing)
+                yield self._fill(column, sql.Literal(column.missing), of_source)
             elif column.missing is not None or self._is_filled_anew(column):
                 self.needs_copy = True
-                continue
             elif column in self.claims.met and of_source is not None:
-                value = sql.SQL("NULL")  # what a column of that name held before
-            else:
-                continue
-            name = sql.Identifier(column.name)
-            fill = sql.SQL("UPDATE {} t SET {} = {} WHERE {}").format(
-                sql.Identifier(*self.table), name, value, of_source
-            )
-            if column in self.claims.met:
-                # As text: json, xml and point have no equality.
-                differs = sql.SQL(" AND t.{}::text IS DISTINCT FROM {}").format(name, value)
-                fill = sql.Composed([fill, differs])
-            yield Step(fill)
+                # Instead of what a column of that name held before.
+                yield self._fill(column, sql.SQL("NULL"), of_source)
+
+    def _fill(self, column: ColumnShape, value: sql.Composable, of_source: sql.Composable) -> Step:
+        """Give our rows one value."""
+        name = sql.Identifier(column.name)
+        fill = sql.SQL("UPDATE {} t SET {} = {} WHERE {}").format(
+            sql.Identifier(*self.table), name, value, of_source
+        )
+        if column in self.claims.met:
+            # As text: json, xml and point have no equality.
+            differs = sql.SQL(" AND t.{}::text IS DISTINCT FROM {}").format(name, value)
+            fill = sql.Composed([fill, differs])
+        return Step(fill)
 
     def _is_filled_anew(self, column: ColumnShape) -> bool:
         """Whether the source has put values into its rows that are not known here."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from psycopg import sql
 
-from penstock.schema.describe import foreign_key_of, row_key_of, structure_of
+from penstock.schema.describe import foreign_key_of, structure_of
 from penstock.schema.match import (
     is_same_foreign_key,
     is_same_text,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence, Set
 
     from penstock.schema.match import Pair
-    from penstock.schema.shape import ForeignKeyShape, TableShape
+    from penstock.schema.shape import ConstraintShape, ForeignKeyShape, RowKey, TableShape
     from penstock.sinks.postgres.ddl.alter_claims import Claims
     from penstock.sinks.postgres.ddl.structure import Piece
     from penstock.table import TableName
@@ -104,7 +104,7 @@ class PieceChanges:
             if each.renamed is not None and each.found is not None:
                 has_index = each.is_index or each.has_index
                 yield self._rename(each.found, each.renamed, each.is_index, has_index)
-        key, was, now = self.found.primary_key, row_key_of(self.before), row_key_of(self.after)
+        key, was, now = self.found.primary_key, self.before.row_key, self.after.row_key
         if key is None or was is None or now is None or self._key is not None:
             return
         if key.name in (was.name, stand_in(self.found.id, was.name)) and key.name != now.name:
@@ -154,22 +154,22 @@ class PieceChanges:
 
     def _plan_key(self) -> tuple[bool, Piece | None]:
         """Whether the target's key goes, and which one comes."""
-        was, now, found = row_key_of(self.before), row_key_of(self.after), self.found.primary_key
-        if (was and was.columns) == (now and now.columns):
+        was, now = _columns_of(self.before.row_key), _columns_of(self.after.row_key)
+        there = _columns_of(self.found.primary_key)
+        if was == now:
             return False, None
-        there = self.found.names_of(found.columns) if found is not None else ()
-        wanted = self.after.names_of(now.columns) if now is not None else ()
-        if found is not None and self._final_names(there) == wanted:
+        called = self.found.names_of(there or ())
+        if there is not None and self._final_names(called) == self.after.names_of(now or ()):
             return False, None
         piece = key_piece(self.table, structure_of(self.after), self._columns_after())
         if self.is_additive:
             self.notes.append(KEY_STAYS)
-        elif there and there != self._names_before(was.columns if was else ()):
-            self.notes.append(f"the target's own primary key ({', '.join(there)}) stays")
+        elif called and called != self._names_before(was or ()):
+            self.notes.append(f"the target's own primary key ({', '.join(called)}) stays")
         elif now is not None and piece is None:
             self.notes.append("the target lacks a column of the primary key, which stays as it was")
         else:
-            return bool(there), piece
+            return bool(called), piece
         return False, None
 
     def _names_before(self, columns: Sequence[int]) -> tuple[str, ...]:
@@ -198,7 +198,7 @@ class PieceChanges:
         columns = self._columns_after()
         can_be_made = {each[:3] for each in _identify(self.after, columns, self.table)}
         there = pieces_there(self.found)
-        if self.found.primary_key is not None and row_key_of(self.before) is not None:
+        if self.found.primary_key is not None and self.before.row_key is not None:
             del there[False, self.found.primary_key.name]  # it is the key, whatever its name
         pairs = self._pairs()
         names = _names_there(pairs, there, self.found.id)
@@ -264,6 +264,10 @@ class PieceChanges:
 
     def _names_of(self, each: _Identified) -> tuple[str, str]:
         return each.name, stand_in(self.found.id, each.name)
+
+
+def _columns_of(key: RowKey | ConstraintShape | None) -> tuple[int, ...] | None:
+    return None if key is None else key.columns
 
 
 def is_claim(piece: Piece) -> bool:

@@ -66,9 +66,14 @@ def is_wider(before: str, after: str) -> bool:
         return _is_larger(old_name, old_sizes, new_sizes)
     if old_name in _TEXTS and new_name == "character varying":
         return not new_sizes or (bool(old_sizes) and new_sizes[0] >= old_sizes[0])
+    return _comes_later(old_name, new_name) and not new_sizes
+
+
+def _comes_later(old_name: str, new_name: str) -> bool:
+    """Whether the one type holds all values of the other, by their order."""
     for names in _ORDER:
         if old_name in names and new_name in names:
-            return names.index(new_name) > names.index(old_name) and not new_sizes
+            return names.index(new_name) > names.index(old_name)
     return False
 
 

@@ -518,12 +518,7 @@ def type_statement(name: sql.Identifier, user_type: TypeShape) -> sql.Composed:
     Raises:
         TargetTableUnfit: no server has spelled its definition so.
     """
-    used = [field.type for field in user_type.fields]
-    if user_type.kind in ("domain", "range"):
-        used.append(user_type.base)
-    named = [user_type.collation, user_type.multirange]
-    named += [field.collation for field in user_type.fields]
-    if not all(map(is_type, used)) or not all(each is None or is_name(each) for each in named):
+    if not _is_spelled_by_a_server(user_type):
         raise _forged("definition of the type", user_type.qualified)
     if user_type.kind == "enum":
         return sql.SQL("CREATE TYPE {} AS ENUM ({})").format(
@@ -535,13 +530,7 @@ def type_statement(name: sql.Identifier, user_type: TypeShape) -> sql.Composed:
             name, sql.SQL(user_type.base), _collate(user_type.collation)
         )
     if user_type.kind == "range":
-        parts = {
-            "SUBTYPE": user_type.base,
-            "COLLATION": user_type.collation,
-            "MULTIRANGE_TYPE_NAME": user_type.multirange,
-        }
-        listed = (sql.SQL(f"{key} = {value}") for key, value in parts.items() if value)
-        return sql.SQL("CREATE TYPE {} AS RANGE ({})").format(name, _listed(listed))
+        return _range_statement(name, user_type)
     fields = (
         sql.SQL("{} {}{}").format(
             sql.Identifier(field.name), sql.SQL(field.type), _collate(field.collation)
@@ -549,6 +538,26 @@ def type_statement(name: sql.Identifier, user_type: TypeShape) -> sql.Composed:
         for field in user_type.fields
     )
     return sql.SQL("CREATE TYPE {} AS ({})").format(name, _listed(fields))
+
+
+def _is_spelled_by_a_server(user_type: TypeShape) -> bool:
+    """Whether every name and type in its definition is one, and nothing more."""
+    used = [field.type for field in user_type.fields]
+    if user_type.kind in ("domain", "range"):
+        used.append(user_type.base)
+    named = [user_type.collation, user_type.multirange]
+    named += [field.collation for field in user_type.fields]
+    return all(map(is_type, used)) and all(each is None or is_name(each) for each in named)
+
+
+def _range_statement(name: sql.Identifier, user_type: TypeShape) -> sql.Composed:
+    parts = {
+        "SUBTYPE": user_type.base,
+        "COLLATION": user_type.collation,
+        "MULTIRANGE_TYPE_NAME": user_type.multirange,
+    }
+    listed = (sql.SQL(f"{key} = {value}") for key, value in parts.items() if value)
+    return sql.SQL("CREATE TYPE {} AS RANGE ({})").format(name, _listed(listed))
 
 
 def _collate(collation: str | None) -> sql.SQL:

@@ -79,12 +79,17 @@ def other_parts(wanted: TypeShape, found: TypeShape) -> Iterator[TypePart]:
         yield differ(what, is_claim=True)
     if not wanted.has_hidden_default and not _is_same_default(wanted.default, found.default):
         yield differ(_of_default(wanted.default, found.default), is_default=True)
+    yield from map(differ, _attributes_otherwise(wanted, found))
+
+
+def _attributes_otherwise(wanted: TypeShape, found: TypeShape) -> Iterator[str]:
+    """What is different about attributes of the same names and types."""
     there = {each.name: each for each in found.fields}
     for each in wanted.fields:
         other = there.get(each.name)
         if other is not None and other.collation != each.collation:
             against = _against(other.collation, each.collation)
-            yield differ(f"has attribute {each.name} with collation {against}")
+            yield f"has attribute {each.name} with collation {against}"
 
 
 def multirange_of(shape: TypeShape) -> TableName:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from penstock.schema.shape import FieldShape
+
     Connection = psycopg.Connection[Any]
     Cursor = psycopg.Cursor[Any]
     Owner = tuple[str, str]  # pipeline and source
@@ -730,27 +732,34 @@ def _field_steps(
     """Drop, rename, alter and add attributes; what the target has already is not done again."""
     if is_like(found, after) and not is_like(found, before):
         return
-
-    def alter(action: str, *names: str, kind: str = "") -> Step:
-        named = sql.SQL(action).format(*map(sql.Identifier, names), kind=sql.SQL(kind))
-        return Step(sql.SQL("ALTER TYPE {} {} CASCADE").format(sql.Identifier(*name), named))
-
     there = {each.name: each.type for each in found.fields}
     pairs = match_by_id(before.fields, after.fields)
     for was, now in pairs:
         if was is not None and now is None and was.name in there:
             del there[was.name]
-            yield alter("DROP ATTRIBUTE {}", was.name)
-    for was, now in ((was, now) for was, now in pairs if now is not None):
-        old = was or now
-        if old.name != now.name and old.name in there:
-            there[now.name] = there.pop(old.name)
-            yield alter("RENAME ATTRIBUTE {} TO {}", old.name, now.name)
-        kind = now.type if now.collation is None else f"{now.type} COLLATE {now.collation}"
-        if now.name not in there:
-            yield alter("ADD ATTRIBUTE {} {kind}", now.name, kind=kind)
-        elif old.type != now.type != there[now.name]:
-            yield alter("ALTER ATTRIBUTE {} TYPE {kind}", now.name, kind=kind)
+            yield _alter_type(name, "DROP ATTRIBUTE {}", was.name)
+    for was, now in pairs:
+        if now is not None:
+            yield from _attribute_steps(name, was or now, now, there)
+
+
+def _attribute_steps(
+    name: TableName, was: FieldShape, now: FieldShape, there: dict[str, str]
+) -> Iterator[Step]:
+    """Rename, add or alter one attribute; `there` are the types of those that the target will have by then."""
+    if was.name != now.name and was.name in there:
+        there[now.name] = there.pop(was.name)
+        yield _alter_type(name, "RENAME ATTRIBUTE {} TO {}", was.name, now.name)
+    kind = now.type if now.collation is None else f"{now.type} COLLATE {now.collation}"
+    if now.name not in there:
+        yield _alter_type(name, "ADD ATTRIBUTE {} {kind}", now.name, kind=kind)
+    elif was.type != now.type != there[now.name]:
+        yield _alter_type(name, "ALTER ATTRIBUTE {} TYPE {kind}", now.name, kind=kind)
+
+
+def _alter_type(name: TableName, action: str, *names: str, kind: str = "") -> Step:
+    named = sql.SQL(action).format(*map(sql.Identifier, names), kind=sql.SQL(kind))
+    return Step(sql.SQL("ALTER TYPE {} {} CASCADE").format(sql.Identifier(*name), named))
 
 
 def _lost_fields(before: TypeShape, after: TypeShape, found: TypeShape) -> list[str]:

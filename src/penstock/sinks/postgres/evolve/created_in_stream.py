@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from penstock.errors import Remedy, SinkError
-from penstock.schema.describe import description_of, structure_of
+from penstock.schema.describe import structure_of
 from penstock.sinks.postgres.connect import is_about_table
 from penstock.sinks.postgres.ddl import alter
 from penstock.sinks.postgres.ddl.free_sequences import have_sequences
@@ -62,7 +62,7 @@ def create_in_stream(
                 )
                 join_table(cursor, table_mappings, shape, NO_NAMES)
                 return Created(is_new=False)
-            description = target_description(description_of(shape), table_mapping)
+            description = target_description(shape, table_mapping)
             have_schemas(cursor.connection, table_mappings.owner, [table_mapping.target.schema])
             rules = table_mappings.options.expression_rules
             have_types(

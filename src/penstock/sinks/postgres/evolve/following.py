@@ -10,7 +10,6 @@ from psycopg import sql
 
 from penstock.errors import SchemaChangeStops, TargetTableUnfit
 from penstock.schema.catalog import read_shapes
-from penstock.schema.describe import row_key_of
 from penstock.schema.difference import compare_tables
 from penstock.schema.difference_text import describe_differences
 from penstock.sinks.postgres.ddl.alter import (
@@ -205,17 +204,9 @@ def follow_before_copy(
     # Made again it has the source's names, but it is still what it was: a history, say.
     anew = KeptNames(ruled_as=known.ruled_as)
     place = table_mappings.target(table, anew.ruled_as)
-    if shape is None:
-        return place, anew
-    if stored is not None and stored.id != shape.id:
-        raise TargetTableUnfit(
-            "the source has another table of this name by now",
-            str(table),
-            "nothing; the copy is tried again once the stream has said what became of the first",
-        )
-    target = known.target or table_mappings.target(
-        stored.table if stored else table, known.ruled_as
-    )
+    _require_same(stored, shape, table)
+    called = stored.table if stored is not None else table
+    target = known.target or table_mappings.target(called, known.ruled_as)
     is_there = find_table(connection, target) is not None
     if stored is None and is_there:
         with connection.transaction(), connection.cursor() as cursor:
@@ -243,6 +234,15 @@ def follow_before_copy(
     return followed.target, kept
 
 
+def _require_same(stored: TableShape | None, shape: TableShape, table: TableName) -> None:
+    if stored is not None and stored.id != shape.id:
+        raise TargetTableUnfit(
+            "the source has another table of this name by now",
+            str(table),
+            "nothing; the copy is tried again once the stream has said what became of the first",
+        )
+
+
 def follow_after_copy(
     cursor: Cursor,
     table_mappings: TableMappings,
@@ -258,7 +258,7 @@ def follow_after_copy(
         SinkError: it cannot follow.
     """
     before = store.constraints_of(cursor, order.table)
-    if before is None or order.shape is None:
+    if before is None:
         return []
     # It is where it belongs by now; another table may have the name that it had.
     place = {"schema_name": order.shape.schema_name, "name": order.shape.name}
@@ -314,7 +314,7 @@ def follow_key(
 
     `names` is what the target calls columns, where that is not their name.
     """
-    was, now = row_key_of(before), row_key_of(after)
+    was, now = before.row_key, after.row_key
     if now is None or (was is not None and was.columns == now.columns):
         return None
     called = tuple(names.get(name, name) for name in after.names_of(now.columns))

@@ -7,6 +7,7 @@ that cannot follow stops: then everything is rolled back and done again without 
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ from penstock.errors import (
     SchemaChangeStops,
     SinkError,
 )
-from penstock.schema.describe import description_of
 from penstock.sinks.ddl_transaction import Rows
 from penstock.sinks.postgres.connect import is_about_table
 from penstock.sinks.postgres.ddl import alter
@@ -40,10 +40,9 @@ from penstock.sinks.postgres.worker import PostgresWorker
 from penstock.sinks.tables import TableState
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from penstock.lsn import Lsn
-    from penstock.schema.description import TableDescription
     from penstock.schema.shape import SchemaChange, TableShape
     from penstock.sinks.ddl_transaction import DdlTransaction, RunJob, ShapeChange
     from penstock.sinks.describe import Describe
@@ -275,26 +274,17 @@ class Evolution:
         before_copy: bool = False,
     ) -> tuple[KeptNames, bool]:
         """Let the target's table follow; names that it did not follow, and whether it is to be copied."""
-        try:
-            with cursor.connection.transaction():
-                followed, kept = follow_table(
-                    cursor,
-                    self._table_mappings,
-                    before,
-                    shape,
-                    known.kept_names,
-                    made_by_us=known.made_by_us,
-                    has_using=part.change.has_using,
-                    before_copy=before_copy,
-                )
-        except SinkError as error:
-            if error.remedy is Remedy.TIME:
-                raise
-            raise TableStops(known.began_as, error) from None
-        except psycopg.Error as error:
-            if not is_about_table(error) or isinstance(error, psycopg.errors.LockNotAvailable):
-                raise
-            raise TableStops(known.began_as, unexplained(error, before, shape)) from None
+        with self._stopping(known, before, shape), cursor.connection.transaction():
+            followed, kept = follow_table(
+                cursor,
+                self._table_mappings,
+                before,
+                shape,
+                known.kept_names,
+                made_by_us=known.made_by_us,
+                has_using=part.change.has_using,
+                before_copy=before_copy,
+            )
         for statement in followed.statements:
             _log.info("%s: %s", shape.table, statement)
         if followed.awaits_names:
@@ -306,6 +296,20 @@ class Evolution:
         if self._replica_role and known.made_by_us and with_keys:
             self._with_keys.append((before, shape, followed.target))
         return kept, followed.needs_copy
+
+    @contextmanager
+    def _stopping(self, known: KnownTable, before: TableShape, shape: TableShape) -> Iterator[None]:
+        """What is wrong with one table stops that one alone."""
+        try:
+            yield
+        except SinkError as error:
+            if error.remedy is Remedy.TIME:
+                raise
+            raise TableStops(known.began_as, error) from None
+        except psycopg.Error as error:
+            if not is_about_table(error) or isinstance(error, psycopg.errors.LockNotAvailable):
+                raise
+            raise TableStops(known.began_as, unexplained(error, before, shape)) from None
 
     def _follow_detached(
         self, cursor: Cursor, known: KnownTable, shape: TableShape, part: ShapeChange
@@ -583,7 +587,7 @@ class Evolution:
                 cursor.connection,
                 self._table_mappings,
                 known.name,
-                lambda name: self._description(cursor, name),
+                lambda name: self._shape_now(cursor, name),
                 is_filled=known.is_filled,
                 kept=known.kept_names,
             )
@@ -593,12 +597,10 @@ class Evolution:
                 raise
             raise TableStops(known.began_as, error) from None
 
-    def _description(self, cursor: Cursor, table: TableName) -> TableDescription | None:
+    def _shape_now(self, cursor: Cursor, table: TableName) -> TableShape | None:
         """The table's shape at this moment of the transaction."""
         shape = self._store.shape(cursor, table)
-        if shape is not None:
-            return description_of(shape)
-        return self._describe(table, self.batch.end_lsn)
+        return shape if shape is not None else self._describe(table, self.batch.end_lsn)
 
 
 def _name_taken(name: TableName) -> SchemaChangeRefused:

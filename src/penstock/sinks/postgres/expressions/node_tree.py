@@ -84,12 +84,17 @@ def used_by(tree: str) -> Used:
         is_computed = int(kind) in _OBJECT_TYPES and place not in ("consttype", "vartype")
         if is_computed or (int(kind) in _OBJECT_ARRAY_TYPES and place != "vartype"):
             used.strange.add("objects that are named by a computed value")
+    _add_named_constants(used, tree)
+    return used
+
+
+def _add_named_constants(used: Used, tree: str) -> None:
+    """Objects that constants such as 'public.t'::regclass name: their bytes are the oid."""
     for kind, content in _OBJECT.findall(tree):
         word = _OBJECT_TYPES.get(int(kind))
         if word is not None:
             number = bytes(int(each) % 256 for each in content.split())[:4]
             _numbers_of(used, word).add(int.from_bytes(number, "little"))
-    return used
 
 
 def _numbers_of(used: Used, word: str) -> set[int]:

@@ -28,9 +28,12 @@ from penstock.sinks.postgres.merge.conflicts import (
 from penstock.sinks.postgres.options import OnConflict
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import psycopg
     from psycopg import sql
 
+    from penstock.errors import PenstockError
     from penstock.sinks.postgres.mapping.plan import (
         HistoryPlan,
         HistoryTimes,
@@ -99,10 +102,7 @@ def _merge_net(
     if seen or changed:
         closed = _counts(cursor, build.close(with_new=seen > 0))
     if seen or closed.total() < changed - announced["G"]:
-        late = _counts(cursor, build.take_late(with_new=seen > 0))
-        if late:
-            cursor.execute(build.delete_before_late())
-            closed += late
+        closed += _close_late(cursor, build, with_new=seen > 0)
     found = Conflicts(
         closed["I"] + closed["N"],
         max(0, announced["U"] - closed["U"] - closed["C"]),
@@ -117,6 +117,14 @@ def _merge_net(
         cursor.execute(build.carry(step.times.last_at))
     cursor.execute(build.insert_versions(may_be_seen=seen > 0))
     return found + skipped
+
+
+def _close_late(cursor: Cursor, build: Carried, *, with_new: bool) -> Counter[str]:
+    """End what began after the change that ends it: a clock was set back."""
+    late = _counts(cursor, build.take_late(with_new=with_new))
+    if late:
+        cursor.execute(build.delete_before_late())
+    return late
 
 
 def _merge_whole(cursor: Cursor, step: StagedStep, build: Carried) -> Conflicts:
@@ -159,25 +167,16 @@ def _settle(
     if_missing = plan.if_missing(conflict)
     if len(step.unchanged) > 1 and step.kind == "net" and if_missing is not OnConflict.KEEP:
         incomplete = build.keys("U", are_open=False, most=1, only="s.g <> 0")
-        key = first_key(cursor, incomplete)
-        if key is not None:
-            raise (
-                is_incomplete(plan, key)
-                if if_missing is OnConflict.REPLACE
-                else is_missing(plan, key)
-            )
+        refuse = is_incomplete if if_missing is OnConflict.REPLACE else is_missing
+        _refuse_first(cursor, plan, incomplete, refuse)
     if conflict is OnConflict.REPLACE:
         return NONE
     there = build.keys("I", "N", are_open=True, most=1)
     missing = build.keys("U", are_open=False, most=1)
     if conflict is OnConflict.STOP:
-        for keys, refuse, policy in (
-            (there, is_there, conflict),
-            (missing, is_missing, if_missing),
-        ):
-            key = first_key(cursor, keys) if policy is OnConflict.STOP else None
-            if key is not None:
-                raise refuse(plan, key)
+        _refuse_first(cursor, plan, there, is_there)
+        if if_missing is OnConflict.STOP:
+            _refuse_first(cursor, plan, missing, is_missing)
         return NONE
     existing = passed = 0
     if cursor.execute(there).fetchone() is not None:
@@ -185,6 +184,18 @@ def _settle(
     if if_missing is conflict and cursor.execute(missing).fetchone() is not None:
         passed, *_ = [affected(cursor, each) for each in build.skip_missing()]
     return Conflicts(existing, passed)
+
+
+def _refuse_first(
+    cursor: Cursor,
+    plan: TablePlan,
+    keys: sql.Composed,
+    refuse: Callable[[TablePlan, str], PenstockError],
+) -> None:
+    """Refuse the row of the first key that is found."""
+    key = first_key(cursor, keys)
+    if key is not None:
+        raise refuse(plan, key)
 
 
 def _announced(

@@ -11,7 +11,7 @@ from penstock.errors import TargetTableUnfit
 from penstock.sinks.postgres.mapping.plan import FixedColumn, HistoryPlan
 
 if TYPE_CHECKING:
-    from penstock.schema.description import TableDescription
+    from penstock.schema.shape import TableShape
     from penstock.sinks.postgres.mapping.plan import TablePlan, TargetColumn
     from penstock.sinks.postgres.mapping.table_mapping import TableMapping
     from penstock.sinks.postgres.options import PostgresOptions
@@ -127,14 +127,14 @@ def refuse_unfilled(
     connection: psycopg.Connection[Any],
     plan: TablePlan,
     options: PostgresOptions,
-    description: TableDescription,
+    shape: TableShape,
 ) -> None:
     """See that a table which was made to hold more than one row of a key is not taken for a clone.
 
     Raises:
         TargetTableUnfit: it is a history, or identifies sources, and the options do not say so.
     """
-    delivered = {each.name for column in description.columns if (each := plan.column(column.name))}
+    delivered = {each.name for column in shape.columns if (each := plan.column(column.name))}
     names = options.history_columns
     own = {names.start, names.end, names.deleted}
     there = {column.name for column in plan.columns} | set(plan.others)

@@ -31,14 +31,14 @@ from penstock.table import TableName, as_columns
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from penstock.schema.description import TableDescription
+    from penstock.schema.shape import TableShape
     from penstock.sinks.postgres.expressions.expressions import ExpressionRules
     from penstock.sinks.postgres.mapping.table_mapping import TableMapping, TableMappings
     from penstock.sinks.postgres.options import PostgresOptions
 
     Connection = psycopg.Connection[Any]
 
-    DescribeNow = Callable[[TableName], TableDescription | None]
+    DescribeNow = Callable[[TableName], TableShape | None]
 
 _log = logging.getLogger(__name__)
 
@@ -134,18 +134,18 @@ def plan_table(
     target = kept.target or table_mapping.target
     if not is_filled:
         refuse_rivals(connection, table_mappings, source, target)
-    description = describe(source)
+    shape = describe(source)
     found = find_table(connection, target)
     is_new = found is None
     notes: list[str] = []
     if found is None:
-        _require_creation(table_mappings.options, source, target, description, is_filled=is_filled)
-        assert description is not None
+        _require_creation(table_mappings.options, source, target, shape, is_filled=is_filled)
+        assert shape is not None
         rules = table_mappings.options.expression_rules
         notes = _create(
             connection,
             table_mappings.owner,
-            description,
+            shape,
             target,
             table_mapping,
             rules,
@@ -162,7 +162,7 @@ def plan_table(
         connection,
         table_mappings,
         source,
-        description,
+        shape,
         found,
         columns,
         kept,
@@ -203,7 +203,7 @@ def plan_found(
     connection: Connection,
     table_mappings: TableMappings,
     source: TableName,
-    description: TableDescription | None,
+    shape: TableShape | None,
     found: Any,
     columns: tuple[TargetColumn, ...],
     kept: KeptNames,
@@ -227,14 +227,14 @@ def plan_found(
         own |= {history.start, history.end, history.deleted}
     wanted = kept.wanted(table_mapping)
     filled, others = _sort_columns(columns, own, wanted, names)
-    if description is not None:
-        _log_ignored(description, filled, wanted, target, names)
+    if shape is not None:
+        _log_ignored(shape, filled, wanted, target, names)
     plan = TablePlan(
         source=source,
         target=target,
         columns=filled,
         others=others,
-        key=description.primary_key if description is not None else (),
+        key=_primary_key(shape) if shape is not None else (),
         is_referenced=found.is_referenced,
         evaluates=found.evaluates,
         names=tuple(sorted(names.items())),
@@ -246,12 +246,18 @@ def plan_found(
         is_mixed=table_mapping.is_mixed,
         notes=tuple(made or ()),
     )
-    if description is not None:
+    if shape is not None:
         if not is_new:  # else it has what it was made with just now
-            refuse_unfilled(connection, plan, table_mappings.options, description)
-        if description.replica_identity in ("d", "i"):
-            plan.require(description.key_columns)
+            refuse_unfilled(connection, plan, table_mappings.options, shape)
+        if shape.replica_identity in ("d", "i"):
+            plan.require(shape.key_columns)
     return plan
+
+
+def _primary_key(shape: TableShape) -> tuple[str, ...]:
+    """Of a deferrable one two rows may have a value between two changes: it is none."""
+    key = shape.primary_key
+    return () if key is None or key.is_deferrable else shape.names_of(key.columns)
 
 
 def _sort_columns(
@@ -273,7 +279,7 @@ def _require_creation(
     options: PostgresOptions,
     source: TableName,
     target: TableName,
-    description: TableDescription | None,
+    shape: TableShape | None,
     *,
     is_filled: bool,
 ) -> None:
@@ -284,7 +290,7 @@ def _require_creation(
             f"penstock tables PIPELINE.yml resync {source} makes it again and copies its rows; or create it with"
             " the source's rows: its changes wait in the log",
         )
-    if not options.create_tables or description is None:
+    if not options.create_tables or shape is None:
         why = "create_tables is false" if not options.create_tables else "the source lacks it too"
         raise TargetTableMissing(
             f"the target has no table {target}, and {why}",
@@ -296,14 +302,14 @@ def _require_creation(
 def _create(
     connection: Connection,
     owner: tuple[str, str],
-    description: TableDescription,
+    shape: TableShape,
     target: TableName,
     table_mapping: TableMapping,
     rules: ExpressionRules,
     *,
     with_key: bool,
 ) -> list[str]:
-    made = target_description(description, table_mapping)
+    made = target_description(shape, table_mapping)
     try:
         with connection.transaction():
             hold_creation(connection)
@@ -319,7 +325,7 @@ def _create(
                     with_key=with_key or not table_mapping.is_like_source,
                     rules=rules,
                 )
-                _log.info("created %s like the source's %s", target, description.name)
+                _log.info("created %s like the source's %s", target, shape.table)
                 return notes
             return []
     except psycopg.OperationalError:
@@ -328,7 +334,7 @@ def _create(
         raise TargetTableMissing(
             f"the target has no table {target} and refuses to create it: "
             f"{error.diag.message_primary} (SQLSTATE {error.sqlstate})",
-            str(description.name),
+            str(shape.table),
             f"create {target} by hand, or grant the role what it lacks",
         ) from None
 
@@ -376,7 +382,7 @@ def columns_of(
 
 
 def _log_ignored(
-    description: TableDescription,
+    shape: TableShape,
     columns: tuple[TargetColumn, ...],
     wanted: tuple[str, ...] | None,
     target: TableName,
@@ -385,18 +391,18 @@ def _log_ignored(
     have = {column.name for column in columns}
     ignored = [
         column.name
-        for column in description.columns
+        for column in shape.columns
         if names.get(column.name, column.name) not in have
         and not column.generated
         and (wanted is None or column.name in wanted)
     ]
-    known = {column.name for column in description.columns} | set(names.values())
+    known = {column.name for column in shape.columns} | set(names.values())
     strange = set(wanted or ()) - known
     if strange:
         _log.warning(
             "columns: names %s, which %s at the source has not",
             ", ".join(sorted(strange)),
-            description.name,
+            shape.table,
         )
     if ignored:
         _log.warning("%s lacks columns %s; they are ignored", target, ", ".join(ignored))

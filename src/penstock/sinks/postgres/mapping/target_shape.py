@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import TargetTableUnfit
+from penstock.schema.describe import description_of
 from penstock.schema.shape import ColumnShape
 from penstock.sinks.postgres.ddl.user_types import needed_types
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.schema.description import TableDescription, TableStructure
+    from penstock.schema.shape import TableShape
     from penstock.sinks.postgres.mapping.table_mapping import TableMapping
     from penstock.table import TableName
 
@@ -30,38 +32,34 @@ LAST_INSTANT = "9999-01-01 00:00:00+00"
 _TEXT_OID, _BOOLEAN_OID, _TIMESTAMPTZ_OID = 25, 16, 1184
 
 
-def target_description(
-    description: TableDescription, table_mapping: TableMapping
-) -> TableDescription:
+def target_description(shape: TableShape, table_mapping: TableMapping) -> TableDescription:
     """The table to make.
 
     Raises:
         TargetTableUnfit: a column of penstock's own has the name of one of the source's.
     """
-    columns = _delivered(description, table_mapping)
+    columns = _delivered(shape, table_mapping)
     before, after = _own_columns(table_mapping)
     taken = {column.name for column in columns}
     for own in (*before, *after):
         if own.name in taken:
             raise TargetTableUnfit(
                 f"the source has a column {own.name}, which penstock is to fill at the target",
-                str(description.name),
+                str(shape.table),
                 "choose another name: source_id_column, history_columns",
             )
-    types = needed_types(description.types, (column.type_id for column in columns))
     return replace(
-        description,
-        types=types,
-        sequences=description.sequences if table_mapping.is_like_source else (),
+        description_of(shape),
         columns=(*before, *columns, *after),
-        key_columns=_key(description.key_columns, table_mapping),
-        primary_key=_key(description.primary_key, table_mapping),
+        key_columns=_key(shape.key_columns, table_mapping),
+        types=needed_types(shape.types, (column.type_id for column in columns)),
+        sequences=shape.sequences if table_mapping.is_like_source else (),
     )
 
 
-def _delivered(description: TableDescription, table_mapping: TableMapping) -> list[ColumnShape]:
+def _delivered(shape: TableShape, table_mapping: TableMapping) -> list[ColumnShape]:
     """The source's columns that the target gets, as they are called and made there."""
-    wanted, columns = table_mapping.columns, list(description.columns)
+    wanted, columns = table_mapping.columns, list(shape.columns)
     if wanted is not None:
         columns = [column for column in columns if column.name in wanted]
         # Their expressions speak of columns that may have another name here, or none.
@@ -69,7 +67,7 @@ def _delivered(description: TableDescription, table_mapping: TableMapping) -> li
             if column.generated:
                 _log.warning(
                     "%s: column %s is computed at the source, and not delivered",
-                    description.name,
+                    shape.table,
                     column.name,
                 )
         columns = [column for column in columns if not column.generated]

@@ -149,13 +149,7 @@ def upsert(
     if plan.history is not None:
         return apply(cursor, plan, step, stage, conflict)
     if step.kind == "move" and not build.fixed_columns(with_key=True):
-        found = _find_conflicts(cursor, plan, step, build)
-        # One by one, as the source did: no key is taken before it is left.
-        places = cursor.execute(build.places()).fetchall()
-        with merge_time_limit(cursor, plan, step, stage) as limited:
-            for (place,) in places:
-                limited.execute(build.move(place))
-        return found
+        return _move_each(cursor, plan, step, stage, build)
     if step.kind != "net" or not step.key:
         return apply(cursor, plan, step, stage, conflict)
     found = NONE
@@ -172,6 +166,22 @@ def upsert(
             found += _update(limited, plan, step, build, conflict)
         if step.insert_count:
             limited.execute(build.insert_or_update())
+    return found
+
+
+def _move_each(
+    cursor: Cursor,
+    plan: TablePlan,
+    step: StagedStep,
+    stage: sql.Identifier,
+    build: ConflictStatements,
+) -> Conflicts:
+    """Rows that take another key, one by one, as the source did: no key is taken before it is left."""
+    found = _find_conflicts(cursor, plan, step, build)
+    places = cursor.execute(build.places()).fetchall()
+    with merge_time_limit(cursor, plan, step, stage) as limited:
+        for (place,) in places:
+            limited.execute(build.move(place))
     return found
 
 

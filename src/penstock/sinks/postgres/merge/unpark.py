@@ -192,13 +192,15 @@ def _step_of(plan: TablePlan, rows: Sequence[_Row]) -> StagedStep:
     ops = [row.op for row in rows]
     has_operations = not is_move and any(op != "I" for op in ops)
     moved = [columns[place].name for place in key] if is_move else []
-    lines = []
-    for row, group in zip(rows, unknown, strict=True):
+
+    def line(row: _Row, group: tuple[int, ...]) -> bytes:
+        """The row as it is staged: operation, group, the key that it had, values; the first three where they say something."""
         cells: list[str | None] = [row.op] * has_operations
         cells += [str(groups.index(group))] * (len(groups) > 1)
         cells += [(row.old_key or {})[name] for name in moved]
         cells += [row.row_values.get(column.name) for column in columns]
-        lines.append(b"\t".join(map(cell_text, cells)) + b"\n")
+        return b"\t".join(map(cell_text, cells)) + b"\n"
+
     return StagedStep(
         table=plan.source,
         kind="move" if is_move else "net",
@@ -211,5 +213,5 @@ def _step_of(plan: TablePlan, rows: Sequence[_Row]) -> StagedStep:
         delete_count=ops.count("D"),
         replace_count=ops.count("R"),
         gone_count=ops.count("G"),
-        inline=b"".join(lines),
+        inline=b"".join(map(line, rows, unknown)),
     )
