@@ -324,6 +324,34 @@ def test_constraints_of_partitions_count(strangers: Database) -> None:
     assert _is_refused(strangers)
 
 
+_KEY = (
+    "CREATE FUNCTION public.spy(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS"
+    " $$ BEGIN RETURN $1; END $$;"
+    "CREATE TABLE public.t (id int) PARTITION BY RANGE ({key});"
+    "CREATE TABLE public.part PARTITION OF public.t DEFAULT {below};"
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "below", "is_refused"),
+    [
+        ("public.spy(id)", "", True),
+        (
+            "id",
+            "PARTITION BY LIST (public.spy(id)); CREATE TABLE public.deep PARTITION OF public.part DEFAULT",
+            True,
+        ),
+        ("abs(id)", "PARTITION BY HASH (id)", False),
+    ],
+)
+def test_keys_of_partitions_count(
+    strangers: Database, key: str, below: str, is_refused: bool
+) -> None:
+    _execute_as(strangers, "mallory", _KEY.format(key=key, below=below))
+
+    assert _is_refused(strangers) is is_refused
+
+
 @pytest.mark.parametrize(
     "kind", ["domain", "composite with a domain", "enum with a cast", "range with a function"]
 )
