@@ -122,6 +122,29 @@ def test_slot_that_was_advanced_while_nobody_captured_is_refused_at_the_start(
     assert capturing.durable_lsn == before
 
 
+@pytest.mark.parametrize("acknowledge", ["delivered", "logged"])
+@only_new
+def test_slot_that_was_advanced_is_refused_while_somebody_else_delivers(
+    source: Database, capture_of: Callable[..., Capturing], acknowledge: str
+) -> None:
+    source.execute(TABLE)
+    capturing = capture_of(source.url, acknowledge)
+    source.execute(ROWS, 1, 10)
+    capturing.catch_up()
+    capturing.stop()
+    source.execute(ROWS, 11, 110)
+    advance(source, source.value(SLOT, source.name))
+    before = capturing.durable_lsn
+
+    with state_of(capturing.file).lock("deliver"):
+        capturing.start()
+        # Until its sink is open it may have more than the log; it has not.
+        say(capturing, state_of(capturing.file).run_of("deliver"), before)
+        capturing.ends_with(errors.SlotMoved)
+
+    assert capturing.durable_lsn == before
+
+
 @only_new
 def test_slot_that_somebody_moved_within_what_the_log_has_is_followed_on(
     source: Database, proxy: Proxy, capture_of: Callable[..., Capturing]

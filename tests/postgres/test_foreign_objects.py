@@ -8,13 +8,18 @@ import pytest
 
 from fix_follow import shape_of
 from penstock.dsn import Dsn
-from penstock.errors import SinkPrivilegeMissing, TargetObjectsForeign
+from penstock.errors import SinkPrivilegeMissing, TargetObjectsForeign, TargetTableOccupied
 from penstock.schema.describe import description_of
 from penstock.sinks.postgres.connect import connect_target
-from penstock.sinks.postgres.ddl.create import create_table
+from penstock.sinks.postgres.ddl.create import create_table, type_exists
 from penstock.sinks.postgres.ddl.user_types import have_types
+from penstock.sinks.postgres.evolve.following import follow_table
 from penstock.sinks.postgres.expressions.foreign_code import refuse_foreign_code
+from penstock.sinks.postgres.mapping.adoption import find_occupied
+from penstock.sinks.postgres.mapping.kept_names import NO_NAMES
+from penstock.sinks.postgres.mapping.table_mapping import TableMappings
 from penstock.sinks.postgres.mapping.target import find_table
+from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.preflight import check_target
 from penstock.sinks.postgres.state.objects import has_objects, make_objects
 from penstock.table import TableName
@@ -25,6 +30,12 @@ if TYPE_CHECKING:
     from fix_postgres import Database
 
 T = TableName("public", "t")
+
+# What would be run leaves the name of who has run it.
+_SPY = (
+    "CREATE TABLE public.seen (who text); CREATE FUNCTION public.spy({0}) RETURNS {1} LANGUAGE plpgsql"
+    " AS $$ BEGIN INSERT INTO public.seen VALUES (current_user); RETURN {2}; END $$;"
+)
 
 
 @pytest.fixture
@@ -46,6 +57,11 @@ def _execute_as(database: Database, role: str, script: str) -> None:
     with database.connect() as connection:
         connection.execute(f"SET ROLE {role}")
         connection.execute(script)
+
+
+def _table_mappings(database: Database, source_id_column: str | None = None) -> TableMappings:
+    options = PostgresOptions(url=_dsn(database), source_id_column=source_id_column)
+    return TableMappings(options, "p", "s", ["s"])
 
 
 PLANTED = [
@@ -324,6 +340,34 @@ def test_constraints_of_partitions_count(strangers: Database) -> None:
     assert _is_refused(strangers)
 
 
+_KEY = (
+    "CREATE FUNCTION public.spy(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS"
+    " $$ BEGIN RETURN $1; END $$;"
+    "CREATE TABLE public.t (id int) PARTITION BY RANGE ({key});"
+    "CREATE TABLE public.part PARTITION OF public.t DEFAULT {below};"
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "below", "is_refused"),
+    [
+        ("public.spy(id)", "", True),
+        (
+            "id",
+            "PARTITION BY LIST (public.spy(id)); CREATE TABLE public.deep PARTITION OF public.part DEFAULT",
+            True,
+        ),
+        ("abs(id)", "PARTITION BY HASH (id)", False),
+    ],
+)
+def test_keys_of_partitions_count(
+    strangers: Database, key: str, below: str, is_refused: bool
+) -> None:
+    _execute_as(strangers, "mallory", _KEY.format(key=key, below=below))
+
+    assert _is_refused(strangers) is is_refused
+
+
 @pytest.mark.parametrize(
     "kind", ["domain", "composite with a domain", "enum with a cast", "range with a function"]
 )
@@ -339,6 +383,74 @@ def test_a_type_of_another_role_is_not_used_for_a_table_that_is_made(
         make_objects(connection)
         with pytest.raises(TargetObjectsForeign, match="mallory"):
             have_types(connection, ("test", "test"), T, shape_of(source).types)
+
+
+def test_a_domain_of_another_role_is_not_taken_for_the_type_of_an_extension(
+    strangers: Database, source: Database
+) -> None:
+    source.execute("CREATE EXTENSION citext; CREATE TABLE public.t (id int PRIMARY KEY, v citext)")
+    _execute_as(
+        strangers,
+        "mallory",
+        _SPY.format("text", "bool", "true")
+        + "CREATE DOMAIN public.citext AS text CHECK (public.spy(VALUE))",
+    )
+
+    with connect_target(_dsn(strangers), "test") as connection:
+        make_objects(connection)
+        with pytest.raises(TargetObjectsForeign, match="mallory"):
+            have_types(connection, ("test", "test"), T, shape_of(source).types)
+        with connection.transaction():
+            assert type_exists(connection, "public.citext")
+
+    assert strangers.query("SELECT * FROM public.seen") == []
+
+
+def test_a_table_of_another_role_is_looked_into_without_what_that_has_made(
+    strangers: Database,
+) -> None:
+    _execute_as(
+        strangers,
+        "mallory",
+        "CREATE TYPE public.e AS ENUM ('s');"
+        + _SPY.format("public.e", "text", "'s'")
+        + "CREATE CAST (public.e AS text) WITH FUNCTION public.spy(public.e);"
+        "CREATE TABLE public.t (id int PRIMARY KEY, sid public.e); INSERT INTO public.t VALUES (1, 's')",
+    )
+    strangers.execute("CREATE TABLE public.padded (id int PRIMARY KEY, sid char(9))")
+    strangers.execute("INSERT INTO public.padded VALUES (1, 's')")
+
+    taken = find_occupied(_table_mappings(strangers, "sid"), [T, TableName("public", "padded")])
+
+    assert [type(each) for each in taken] == [TargetTableOccupied] * 2
+    assert strangers.query("SELECT * FROM public.seen") == []
+
+
+def test_a_table_of_another_role_is_not_altered_where_that_runs_what_it_has_made(
+    strangers: Database, source: Database
+) -> None:
+    made = "CREATE TABLE public.t (id int PRIMARY KEY, v int)"
+    source.execute(made)
+    _execute_as(strangers, "mallory", f"{made}; INSERT INTO public.t VALUES (1, 1)")
+    before = shape_of(source)
+    source.execute("ALTER TABLE t ALTER v TYPE bigint")
+    mappings = _table_mappings(strangers)
+    # After the table was planned.
+    _execute_as(
+        strangers,
+        "mallory",
+        _SPY.format("int8", "bool", "true") + "ALTER TABLE public.t ADD CHECK (public.spy(v))",
+    )
+
+    with connect_target(_dsn(strangers), "test") as connection, connection.cursor() as cursor:
+        with pytest.raises(TargetObjectsForeign, match="spy"), connection.transaction():
+            follow_table(cursor, mappings, before, shape_of(source), NO_NAMES, made_by_us=False)
+        _execute_as(strangers, "mallory", "ALTER TABLE public.t DROP CONSTRAINT t_v_check")
+        with connection.transaction():
+            follow_table(cursor, mappings, before, shape_of(source), NO_NAMES, made_by_us=False)
+
+    assert strangers.query("SELECT * FROM public.seen WHERE who <> 'mallory'") == []
+    assert shape_of(strangers).columns[1].type == "bigint"
 
 
 def test_tables_are_made_without_the_right_to_make_schemas(strangers: Database) -> None:

@@ -126,6 +126,26 @@ CONDITIONS: list[tuple[str, str, Any]] = [
 def test_source_and_task_agree_on_every_row(
     things: Database, column: str, operator: str, value: Any, is_inverted: bool
 ) -> None:
+    _require_agreement(things, column, operator, value, is_inverted=is_inverted)
+
+
+@pytest.mark.parametrize("operator", ["contains", "starts_with"])
+@pytest.mark.parametrize("column", ["e", "s"])
+@pytest.mark.parametrize("is_inverted", [False, True])
+def test_a_cast_that_the_owner_of_a_type_has_made_is_not_called(
+    things: Database, column: str, operator: str, is_inverted: bool
+) -> None:
+    things.execute(
+        "CREATE FUNCTION spy(size) RETURNS text LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION 'called'; END $$; CREATE CAST (size AS text) WITH FUNCTION spy(size)"
+    )
+
+    _require_agreement(things, column, operator, "b", is_inverted=is_inverted)
+
+
+def _require_agreement(
+    things: Database, column: str, operator: str, value: Any, *, is_inverted: bool
+) -> None:
     condition = {"column": column, "operator": operator}
     if value is not None:
         condition["value"] = value

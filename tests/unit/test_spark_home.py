@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+from contextlib import suppress
 
 import pytest
 
+from fix_machine import mounted_disk
 from penstock.embedded.java import java_home
+from penstock.errors import SparkFailed
 from penstock.spark.home import SparkHome
 from penstock.spark.jvm import LAUNCHER_OPTIONS
 from penstock.spark.options import SparkOptions
@@ -49,6 +52,21 @@ def test_home_is_short_enough_for_sockets_however_long_the_path_of_temporary_fil
 
     assert len(os.fsencode(home.path)) <= 64
     home.remove()
+
+
+def test_place_that_takes_no_files_is_named(tmp_path):
+    with pytest.raises(SparkFailed, match="set TMPDIR") as raised:
+        SparkHome(tmp_path / "gone")
+    with mounted_disk(tmp_path, "64k"):
+        home = SparkHome(tmp_path)
+        with suppress(OSError):
+            (tmp_path / "others").write_bytes(bytes(1024 * 1024))
+        with pytest.raises(SparkFailed, match="No space left") as full:
+            home.write_properties({"spark.hadoop.key": "x" * 10_000})
+        home.remove()
+
+    assert raised.value.where == str(tmp_path / "gone")
+    assert full.value.where == str(home.path)
 
 
 @pytest.mark.parametrize(

@@ -244,9 +244,11 @@ class Capture:
             return  # a new log begins where the slot stands, which is for the sinks to judge
         slot = SlotState(exists=True, confirmed_flush_lsn=self._start_lsn)
         while logged.end_lsn < self._start_lsn and not self._stop.is_set():
-            if self._reports.safe_lsn() >= self._start_lsn:
+            opened_lsn = self._reports.opened_lsn()
+            if opened_lsn is not None and opened_lsn >= self._start_lsn:
                 return
-            if not self._reports.is_delivering():
+            # Who has opened them before does not compare them with the slot again.
+            if opened_lsn is not None or not self._reports.is_delivering():
                 check_slot(slot, self._subscription.slot, self._place, logged.end_lsn)
             self._stop.wait(self._wait_seconds)
 

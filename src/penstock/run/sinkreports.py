@@ -29,13 +29,18 @@ class SinkReports:
 
     def safe_lsn(self) -> Lsn:
         """What every sink has; zero while one has not been opened."""
-        found = []
+        return self.opened_lsn() or ZERO
+
+    def opened_lsn(self) -> Lsn | None:
+        """What every sink has, once all have been opened."""
+        found: list[Lsn | None] = []
         for name, report in zip(self._sinks, self._reports(), strict=True):
             run = self._wire.delivering_run(name) or self._runs.get(name)
             self._runs[name] = run
             is_believed = run is not None and report.run == run
-            found.append((report.safe_lsn if is_believed else None) or ZERO)
-        return min(found, default=ZERO)
+            found.append(report.safe_lsn or ZERO if is_believed else None)
+        opened = [lsn for lsn in found if lsn is not None]
+        return min(opened, default=ZERO) if len(opened) == len(found) else None
 
     def once_delivered_lsn(self) -> Lsn:
         """The furthest that any sink has ever reported: the source once had that much."""

@@ -16,12 +16,14 @@ import fcntl
 import os
 import shutil
 import tempfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.errors import SparkFailed
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _PREFIX = "penstock-spark-"
 
@@ -30,32 +32,55 @@ _LONGEST = 64
 
 
 class SparkHome:
-    """Made anew for each start, removed with everything in it."""
+    """Made anew for each start, removed with everything in it.
+
+    Raises:
+        SparkFailed: nothing can be written there.
+    """
 
     def __init__(self, parent: Path | None = None) -> None:
-        parent = parent or _temporary_directory()
-        _remove_leftovers(parent)
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        # Found by others only once it is held.
-        new = self.path / ".lock"
-        self._lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        new.rename(self.path / "lock")
+        with _writable("temporary files" if parent is None else str(parent)):
+            parent = parent or _temporary_directory()
+            _remove_leftovers(parent)
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+            # Found by others only once it is held.
+            new = self.path / ".lock"
+            self._lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            new.rename(self.path / "lock")
 
     def write_properties(self, settings: Mapping[str, str]) -> Path:
-        """Leave settings for spark-submit."""
+        """Leave settings for spark-submit.
+
+        Raises:
+            SparkFailed: there is no room.
+        """
         path = self.path / "spark.properties"
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(fd, "w", encoding="ascii") as file:  # noqa: PTH123 - of a descriptor
-            file.writelines(
-                f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items()
-            )
+        with _writable(str(self.path)):
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with open(fd, "w", encoding="ascii") as file:  # noqa: PTH123 - of a descriptor
+                file.writelines(
+                    f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items()
+                )
         return path
 
     def remove(self) -> None:
         """Leave nothing."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+
+
+@contextmanager
+def _writable(place: str) -> Iterator[None]:
+    """See that files can be made; a disk that is full now may have room at the next start."""
+    try:
+        yield
+    except OSError as error:
+        raise SparkFailed(
+            f"Spark did not start: its files cannot be written ({error.strerror})",
+            place,
+            "free space there, or set TMPDIR to a directory that can be written",
+        ) from None
 
 
 def _escaped(text: str) -> str:

@@ -103,7 +103,10 @@ def _search(condition: Condition, kind: ColumnType, column: str) -> str:
     # A domain over text has no text of its own; a database of another encoding has no other letters.
     if kind.family not in _SEARCHED or not value.isascii() or kind.family is Family.PADDED:
         raise _Unsayable
-    text = f'({column}::text COLLATE "C")'
+    # Of an enum not by a cast, which its owner can make.
+    is_enum = kind.family is Family.ENUM
+    said = f"CASE WHEN {column} IS NOT NULL THEN concat({column}) END" if is_enum else column
+    text = f'(({said})::text COLLATE "C")'
     if condition.operator == "contains":
         return f"position({_literal(value)} IN {text}) > 0"
     return f"left({text}, {len(value)}) = {_literal(value)}"

@@ -221,9 +221,9 @@ def plan_types(
         psycopg.Error: the server went away.
     """
     used = [each for each in types if needed is None or each.id in needed]
-    named = [_name(each) for each in used if not each.extension]
-    if named:
-        refuse_foreign_types(connection, named, table)
+    if used:
+        # Those of an extension, too: where the target lacks it, somebody may have taken the name.
+        refuse_foreign_types(connection, [_name(each) for each in used], table)
     wanted = [each for each in types if _can_be_made(each)]
     if not wanted:
         return TypePlan()

@@ -24,7 +24,7 @@ from penstock.sinks.postgres.ddl.alter_pieces import KEY_STAYS
 from penstock.sinks.postgres.ddl.create import without_search_path
 from penstock.sinks.postgres.mapping.kept_names import KeptNames
 from penstock.sinks.postgres.mapping.rivals import refuse_rivals
-from penstock.sinks.postgres.mapping.target import find_table
+from penstock.sinks.postgres.mapping.target import find_table, refuse_code_of_table
 from penstock.sinks.postgres.mapping.target_shape import target_key
 from penstock.sinks.postgres.options import Kind, SchemaChanges
 from penstock.table import TableName
@@ -70,15 +70,16 @@ def follow_table(
     to the caller.
 
     Raises:
-        SinkError: SchemaChangeRefused, SchemaChangeStops, TargetTableMissing.
+        SinkError: SchemaChangeRefused, SchemaChangeStops, TargetTableMissing, TargetObjectsForeign.
         psycopg.Error: others are in the way, or the server went away.
     """
     was = table_mappings.of(before.table, known.ruled_as)
     ruled_as = table_mappings.ruled_as(known.ruled_as or before.table, after.table)
     now = table_mappings.of(after.table, ruled_as)
     target = known.target or was.target
+    moved = target if now.keeps_place else now.target
     context = AlterContext(
-        moved=target if now.keeps_place else now.target,
+        moved=moved,
         place=table_mappings.target,
         policy=now.policy.value,
         wanted=known.wanted(now),
@@ -95,6 +96,8 @@ def follow_table(
         owner=table_mappings.owner,
         losing=lambda: _losing(cursor, table_mappings),
     )
+    if now.policy is not SchemaChanges.IGNORE:
+        refuse_code_of_table(cursor.connection, after.table, target, moved)
     followed = follow(cursor, before, after, target, context)
     if made_by_us and not now.is_like_source and now.policy is not SchemaChanges.IGNORE:
         kept = [note for note in followed.notes if note != KEY_STAYS]
@@ -139,10 +142,15 @@ def take_ours(
     """Take away the rows of a table that the source has dropped, from among other sources'.
 
     What appends or keeps a history stays.
+
+    Raises:
+        SinkError: TargetObjectsForeign, TargetTableUnfit: it is not to be written to.
+        psycopg.Error: the target refuses.
     """
     ours = _others(table_mappings, table_mapping).ours
     is_wanted = table_mappings.options.schema_changes is SchemaChanges.APPLY and known.is_filled
     if table_mapping.kind is Kind.CLONE and ours is not None and is_wanted:
+        refuse_code_of_table(cursor.connection, known.name, target)
         delete = sql.SQL("DELETE FROM {} t WHERE {}")
         cursor.execute(delete.format(sql.Identifier(*target), ours))
 

@@ -432,6 +432,8 @@ class Evolution:
         try:
             with cursor.connection.transaction():
                 take_ours(cursor, self._table_mappings, table_mapping, target, known)
+        except SinkError as error:
+            raise TableStops(known.began_as, error) from None
         except psycopg.Error as error:
             if not is_about_table(error) or isinstance(error, psycopg.errors.LockNotAvailable):
                 raise

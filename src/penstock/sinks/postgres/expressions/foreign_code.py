@@ -1,7 +1,7 @@
 """Code of other roles that a row written to the target would run as the sink's role: it is refused.
 
 Triggers that fire although they are switched off for replicas, or because the role cannot switch them off; rules;
-functions in checks, defaults and indexes of a table that another role owns; and types of another role, whose owner
+functions in checks, defaults, indexes and partition keys of a table that another role owns; and types of another role, whose owner
 says what a domain checks, what a range measures itself with, and what a cast calls.
 """
 
@@ -64,6 +64,9 @@ UNION ALL
 SELECT 'index ' || c.relname, concat_ws(' ', i.indexprs::text, i.indpred::text)
 FROM others JOIN pg_index i ON i.indrelid = others.oid JOIN pg_class c ON c.oid = i.indexrelid
 WHERE i.indexprs IS NOT NULL OR i.indpred IS NOT NULL
+UNION ALL
+SELECT 'partition key', k.partexprs::text FROM others
+JOIN pg_partitioned_table k ON k.partrelid = others.oid WHERE k.partexprs IS NOT NULL
 """
 
 # Of all that types are made of, those of other roles, and the first that runs what is theirs: a domain, whose

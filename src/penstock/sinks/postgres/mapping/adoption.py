@@ -229,7 +229,9 @@ def _ours(table_mappings: TableMappings, own: str | None) -> sql.Composable:
     """Rows that would be this source's. Others' are nobody's concern here: they are not touched."""
     if own is None:
         return sql.SQL("true")
-    return sql.SQL("t.{}::text = {}").format(
+    # Without a cast: the table is anybody's, and the owner of a type may have made its casts. What
+    # concat calls came with the server. It leaves the blanks that fill a char(n) up.
+    return sql.SQL("rtrim(concat(t.{})) = {}").format(
         sql.Identifier(own), sql.Literal(table_mappings.source)
     )
 

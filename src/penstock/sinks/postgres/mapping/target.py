@@ -179,15 +179,39 @@ def refuse_new_code(connection: Connection, plan: TablePlan) -> None:
         TargetTableUnfit: it is no table any more.
         psycopg.Error: the table is gone, or the server went away.
     """
-    if not plan.is_watched:
+    if plan.is_watched:
+        # As writing does it; nobody makes a trigger or a constraint meanwhile.
+        _refuse_code_now(connection, plan.source, plan.target, sql.SQL("ROW EXCLUSIVE"))
+
+
+def refuse_code_of_table(connection: Connection, source: TableName, *places: TableName) -> None:
+    """The same for who alters a table, or deletes of its rows: the first that is there of some places.
+
+    Raises:
+        TargetObjectsForeign: that would run what another role has made.
+        TargetTableUnfit: it is no table.
+        psycopg.Error: the server went away.
+    """
+    for place in places:
+        found = find_table(connection, place)
+        if found is None:
+            continue
+        if found.is_foreign or found.has_foreign_parts:
+            _require_table(found, source, place)
+            # One at a time: of two that both wrote and then altered it each would wait for the other.
+            _refuse_code_now(connection, source, place, sql.SQL("SHARE UPDATE EXCLUSIVE"))
+        elif found.has_made_types:
+            refuse_foreign_code(connection, found, source, place)
         return
-    # As writing does it; nobody makes a trigger or a constraint meanwhile.
-    connection.execute(
-        sql.SQL("LOCK TABLE {} IN ROW EXCLUSIVE MODE").format(sql.Identifier(*plan.target))
-    )
-    found = find_table(connection, plan.target)
-    _require_table(found, plan.source, plan.target)
-    refuse_foreign_code(connection, found, plan.source, plan.target)
+
+
+def _refuse_code_now(
+    connection: Connection, source: TableName, target: TableName, mode: sql.SQL
+) -> None:
+    connection.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(sql.Identifier(*target), mode))
+    found = find_table(connection, target)
+    _require_table(found, source, target)
+    refuse_foreign_code(connection, found, source, target)
 
 
 def _require_table(found: Any, source: TableName, target: TableName) -> None:
