@@ -340,7 +340,7 @@ class Indexes:
             # All may be found under the alias of a schema.
             others = answer.content.keys() - self._owned(each).keys() if each == alias else ()
             if others:
-                return min(others)
+                return str(min(others))
         return None
 
     def _require_free(self, alias: str) -> None:

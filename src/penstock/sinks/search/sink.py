@@ -186,7 +186,8 @@ class SearchSink(DocumentSink):
         self, target: str, batch: pa.RecordBatch, *, is_copy: bool = False
     ) -> dict[str, str]:
         """Write the net effect of rows of one table."""
-        if refused := self.refused(batch):
+        refused = self.refused(batch)
+        if refused:
             return refused
         # Tasks make what is missing. For documents that were copied, or parked, nobody does: the server itself
         # would, with fields of its own choosing.
@@ -196,7 +197,7 @@ class SearchSink(DocumentSink):
         found = versions(batch.column("commit_lsn").to_numpy(), batch.column("ordinal").to_numpy())
         if is_copy:
             found = np.full(len(batch), copied_version(batch.column("commit_lsn")[0].as_py()))
-        refused: dict[str, str] = {}
+        refused = {}
         first = 0
         for portion in in_portions(batch, self._parts.client):
             refused |= self._write_portion(target, portion, found[first:], is_copy)
