@@ -181,6 +181,14 @@ def test_body_that_is_not_as_described_is_refused(toy_server: Served, body: obje
     assert toy_server.run.asked == []
 
 
+@pytest.mark.parametrize("action", ["retry", "drop"])
+def test_empty_list_of_parked_changes_does_not_mean_all_of_them(toy_server: Served, action: str):
+    answer = toy_server.ask("POST", f"/api/parked/{action}", {"ids": []}, token=TOKEN)
+
+    assert answer.status == 422
+    assert toy_server.run.asked == []
+
+
 def test_headers_sent_twice_are_refused(toy_server: Served):
     with socket.create_connection(("127.0.0.1", toy_server.port), timeout=10) as sending:
         sending.sendall(

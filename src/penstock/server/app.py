@@ -83,7 +83,8 @@ class ParkedChoice(BaseModel):
     sink: Name | None = None
     source: Name | None = None
     table: Name | None = None
-    ids: Annotated[list[Name], Field(max_length=_MOST_NAMES)] = []
+    # An empty list is what a search that found nothing hands over: it must not mean everything.
+    ids: Annotated[list[Name], Field(min_length=1, max_length=_MOST_NAMES)] = []
 
 
 class Pages:
