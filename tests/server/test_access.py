@@ -278,6 +278,14 @@ def test_address_that_is_taken_is_a_clear_error(toy_server: Served):
         Server(toy_server.run, options, toy_server.telemetry, toy_server.history).start()
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 70])
+def test_name_that_can_be_none_of_a_host_is_a_clear_error(toy_server: Served, host: str):
+    options = ServerOptions(Address(host, 0), Token(TOKEN))
+
+    with pytest.raises(ServerFailed, match="cannot listen: not a name of a host"):
+        Server(toy_server.run, options, toy_server.telemetry, toy_server.history).start()
+
+
 def test_missing_extra_is_a_clear_error(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(serve, "_NEEDED", ("fastapi", "a_package_that_is_not_there"))
 
