@@ -295,6 +295,27 @@ def test_charts_are_drawn_from_the_one_stream_and_fit_the_window(
     assert [url for url in asked if "history" in url or "events" in url] == []
 
 
+@pytest.mark.parametrize("hours", [-3, 3])
+def test_charts_are_drawn_though_the_clock_of_the_browser_is_wrong(
+    toy_server: Served, browser: Browser, use_timing: Callable[..., None], hours: int
+):
+    use_timing(history_point_seconds=0.0)
+    for changes in (0, 2000, 5000):
+        toy_server.run.show(make_status(changes_delivered=changes))
+    page = browser.new_page()
+    page.add_init_script(
+        f"const right = Date.now.bind(Date); Date.now = () => right() + {hours} * 3600_000"
+    )
+    page.goto(trusted(toy_server))
+
+    expect(page.locator("#lag-chart polyline")).to_have_count(1)
+    edges = page.evaluate("""() => {
+      const chart = document.querySelector('#lag-chart svg'), width = chart.viewBox.baseVal.width;
+      return [...chart.querySelector('polyline').points].every(({ x }) => x > width / 2 && x <= width); }""")
+    assert edges
+    page.close()
+
+
 def test_page_says_where_the_log_is_and_how_fast_a_table_is_copied(
     toy_server: Served, open_page: OpenPage
 ):

@@ -8,7 +8,7 @@ const HIGHEST_FIRST = ["rate", "copied"]; // columns that are sorted so at the f
 const NAMES = { catching_up: "catching up", cut_off: "cut off" };
 const ENDED = ["suspended", "disabled", "cut_off"]; // states of subscriptions that a person ends
 
-const seen = { summary: null, madeAt: 0, tables: new Map(), history: {}, subscriptions: [] };
+const seen = { summary: null, madeAt: 0, ahead: 0, tables: new Map(), history: {}, subscriptions: [] };
 const shown = { state: null, filter: "", sort: "state", up: true };
 
 // -- elements ---------------------------------------------------------------------------------
@@ -387,6 +387,8 @@ const LOGS = { files: "durable on disk", kafka: "durable in Kafka", nats: "durab
 // -- charts -----------------------------------------------------------------------------------
 
 const HOUR = 3600;
+// By the server's clock, which is that of the points; this browser's may be another.
+const serverNow = () => Date.now() / 1000 - seen.ahead;
 const MOST_LINES = 6; // of a chart: there are no more colours that one can tell apart
 const HEIGHT = 170, LEFT = 44, RIGHT = 8, TOP = 10, BOTTOM = 22;
 
@@ -408,7 +410,7 @@ function drawChart(place, what, unit) {
   const WIDTH = Math.max(240, box.clientWidth);
   const sinks = Object.entries(seen.history).slice(0, MOST_LINES);
   const left = Object.keys(seen.history).length - sinks.length;
-  const now = Date.now() / 1000;
+  const now = serverNow();
   const top = ceiling(Math.max(0, ...sinks.flatMap(([, each]) => each[what].map((value) => value || 0))));
   // A run that is young fills the chart as well.
   const first = Math.min(now, ...sinks.map(([, each]) => each.at[0] || now));
@@ -457,7 +459,7 @@ function drawChart(place, what, unit) {
 }
 
 function addHistory(found) {
-  const oldest = Date.now() / 1000 - HOUR;
+  const oldest = serverNow() - HOUR;
   for (const [name, more] of Object.entries(found)) {
     const have = seen.history[name] || { at: [], lag_seconds: [], lag_bytes: [], changes_per_second: [] };
     const from = have.at.findIndex((at) => at > oldest);
@@ -651,6 +653,7 @@ async function loadSchema() {
 function take(view) {
   seen.summary = view;
   seen.madeAt = performance.now() - view.age * 1000;
+  seen.ahead = Date.now() / 1000 - view.at - view.age;
   if (view.is_whole) { seen.tables.clear(); seen.history = {}; }
   for (const [sink, rows] of Object.entries(view.tables)) {
     if (!seen.tables.has(sink)) seen.tables.set(sink, new Map());
