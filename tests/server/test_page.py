@@ -21,7 +21,7 @@ from fix_pipeline import pipeline_document, table_state, wait_for_state
 from fix_wait import wait_until
 from fix_watched import REFUSED, TOKEN, Served, ToyRun, make_status, served
 from penstock.server.watched import Snapshot
-from penstock.sinks.status import SubscriptionStatus, TableStatus
+from penstock.sinks.status import FlowStatus, SubscriptionStatus, TableStatus
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -435,6 +435,72 @@ def test_capture_that_hangs_and_a_sink_with_a_stopped_table_are_not_green(
 
     expect(page.locator("#headline")).to_have_text("source shop needs you.")
     expect(page.locator(".problem")).to_contain_text("capture has not reported since")
+
+
+@pytest.mark.parametrize("part", ["source shop", "sink warehouse"])
+def test_what_is_not_connected_is_not_green(toy_server: Served, open_page: OpenPage, part: str):
+    if part == "source shop":
+        status = make_status()
+        status.sources["shop"].connected = False
+    else:
+        nowhere = {"delivered_lsn": None, "lag_seconds": None, "lag_bytes": None}
+        status = make_status(sources={"shop": FlowStatus()}, **nowhere)
+    toy_server.run.show(status)
+    page = open_page(trusted(toy_server))
+
+    expect(page.locator("#headline")).to_have_text(f"Not connected: {part}.")
+    expect(page.locator("#verdict")).to_have_class("verdict warn")
+    expect(page.locator("#road")).to_contain_text("not connected")
+    [failure] = toy_server.ask("GET", "/ready").json["failures"]
+    assert failure["component"] == part
+
+
+def test_table_that_is_copied_is_the_news_while_a_sink_is_nowhere_yet(
+    toy_server: Served, open_page: OpenPage
+):
+    tables = {"public.big": TableStatus("copying", 5, 5, 1, 4)}
+    toy_server.run.show(make_status(tables, sources={"shop": FlowStatus()}, lag_seconds=None))
+    page = open_page(trusted(toy_server))
+
+    expect(page.locator("#headline")).to_have_text("Copying 1 table, 25% there.")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "do"),
+    [
+        (
+            {
+                "status": 421,
+                "json": {
+                    "error": {"what": "Host 'a.test' is not this server", "do": "use 127.0.0.1"}
+                },
+            },
+            "Host 'a.test' is not this server.",
+            "Do: use 127.0.0.1",
+        ),
+        ({"status": 502, "body": "<h1>Bad Gateway</h1>"}, "It is answered 502", "proxy"),
+    ],
+)
+def test_server_that_refuses_is_not_said_to_have_stopped(
+    toy_server: Served, browser: Browser, answer: dict[str, object], said: str, do: str
+):
+    # Not `open_page`: a browser says by itself on the console how it was answered.
+    page = browser.new_page()
+    page.route("**/api/events", lambda route: route.fulfill(**answer))
+    page.goto(trusted(toy_server))
+
+    expect(page.locator("#headline")).to_contain_text(said)
+    expect(page.locator("#subline")).to_contain_text(do)
+    expect(page.locator("#live")).to_have_text("refused, trying again")
+    page.close()
+
+
+def test_token_in_the_address_may_hold_a_percent_sign(open_page: OpenPage):
+    token = "50%off-and-long-enough-to-be-used"
+    with served(ToyRun(), token=token) as server:
+        page = open_page(f"{server.url}#token={token}")
+
+        expect(page.locator("#token-button")).to_have_text("Forget token")
 
 
 def test_wrong_token_is_refused_in_its_question_and_cancel_is_an_answer(
