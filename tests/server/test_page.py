@@ -375,6 +375,96 @@ def test_schema_changes_are_loaded_when_they_come_into_view(
     )
 
 
+def test_schema_changes_of_several_sources_are_in_the_order_of_time(
+    toy_server: Served, open_page: OpenPage
+):
+    status = make_status()
+    status.sources["us"] = replace(status.sources["shop"])
+    toy_server.run.show(status)
+    toy_server.run.schema_versions = [
+        {
+            "schema_name": "public",
+            "version": version,
+            "created_at": created_at,
+            "acked": True,
+            "lsn": "0/2A00",
+            "source": source,
+        }
+        for source, version, created_at in (
+            ("shop", 1, "2026-01-01T00:00:00+00:00"),
+            ("shop", 2, "2026-03-01T01:30:00+02:00"),
+            ("us", 1, "2026-02-01T00:00:00+00:00"),
+            ("us", 2, "2026-03-01T00:00:00+00:00"),
+        )
+    ]
+    page = open_page(trusted(toy_server))
+    expect(page.locator("#live")).to_have_text("live")
+    page.locator("#schema-title").scroll_into_view_if_needed()
+
+    wanted = ["us: 2", "shop: 2", "us: 1", "shop: 1"]
+    expect(page.locator("#schema-list b")).to_have_text(
+        [each.replace(":", ": public version") for each in wanted]
+    )
+
+
+# Text that leaves its cell, or lies over another one's; lines of a name that hold next to nothing.
+CROWDED = """() => {
+  const bad = [];
+  for (const row of document.querySelectorAll('tbody tr')) {
+    const cells = [...row.cells].filter(cell => cell.offsetParent && cell.textContent.trim());
+    const boxes = cells.map(cell => { const range = document.createRange(); range.selectNodeContents(cell); return range.getBoundingClientRect(); });
+    cells.forEach((cell, at) => {
+      if (cell.scrollWidth > cell.clientWidth + 1) bad.push(['leaves', cell.textContent.slice(0, 40)]);
+      if (cell.matches('.name') && cell.clientWidth < 150) bad.push(['narrow', cell.textContent.slice(0, 40), cell.clientWidth]);
+      boxes.slice(at + 1).forEach((other, more) => {
+        const box = boxes[at];
+        if (box.left < other.right - 1 && other.left < box.right - 1 && box.top < other.bottom - 1 && other.top < box.bottom - 1)
+          bad.push(['overlaps', cell.textContent.slice(0, 40), cells[at + 1 + more].textContent.slice(0, 40)]);
+      });
+    });
+  }
+  for (const box of document.querySelectorAll('.verdict, .stop, .problem'))
+    if (box.scrollWidth > box.clientWidth + 1) bad.push(['leaves', box.textContent.slice(0, 40)]);
+  return bad;
+}"""
+
+
+@pytest.mark.parametrize("width", [1280, 820, 390])
+def test_long_names_and_keys_neither_leave_their_place_nor_lie_over_another(
+    toy_server: Served, open_page: OpenPage, width: int
+):
+    long = "public.a_table_with_quite_a_long_name_that_has_to_wrap_" + "x" * 60
+    entry = {
+        "sink": "warehouse",
+        "source": "shop",
+        "table": "public.orders",
+        "id": "7",
+        "op": "insert",
+        "key": {"id": 981, "tenant": "a text of some length that is part of the key"},
+        "parked_at": "2026-11-19 20:00:00.123456+00",
+        "reason": "PEN-310 value too long for type character varying(10)",
+        "request": "retry",
+    }
+    toy_server.run.entries = [entry, {**entry, "id": "8", "table": long}]
+    tables = {
+        long: TableStatus("failed", 1200, 99999, 4, 4, error=REFUSED),
+        "public.later": TableStatus("pending", request="resync"),
+        "public.big": TableStatus("copying", 1_234_567, 99_999_999, 3, 9),
+    }
+    status = make_status(tables, parked=2)
+    events = replace(status.sinks["warehouse"], tables={}, parked=0)
+    status.sinks["bus_of_events_with_a_name_that_is_long_as_well"] = events
+    toy_server.run.show(status)
+    page = open_page(trusted(toy_server), width=width)
+    page.locator("#parked-show").click()
+    expect(page.locator("#parked-list tbody tr")).to_have_count(2)
+
+    assert page.evaluate(CROWDED) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    # Beside several sinks the log is no bigger than what it says.
+    assert page.locator("#road .column").nth(1).locator(".stop").bounding_box()["height"] < 200
+
+
 def test_parked_changes_are_shown_and_dropped_after_a_question(
     toy_server: Served, open_page: OpenPage
 ):

@@ -515,7 +515,7 @@ function makeRow(sink, name, row, manySinks) {
   return h("tr", {},
     h("td", { class: "name" }, name, manySinks && h("span", { class: "sink" }, `at ${sink}`),
       row[ROW.error] && h("span", { class: "error" }, row[ROW.error].split("\n")[0]), row[ROW.notes] && h("span", { class: "note" }, row[ROW.notes]), conflicts && h("span", { class: "note" }, conflicts)),
-    h("td", { class: "state" }, h("span", { class: `pill ${STATES.includes(state) ? state : ""}` }, NAMES[state] || state), row[ROW.request] && h("span", { class: "muted" }, ` ${row[ROW.request]} asked for`)),
+    h("td", { class: "state" }, h("span", { class: `pill ${STATES.includes(state) ? state : ""}` }, NAMES[state] || state), row[ROW.request] && h("span", { class: "note" }, `${row[ROW.request]} asked for`)),
     h("td", { class: "num" }, row[ROW.rate] ? rate(row[ROW.rate]) : ""),
     h("td", { class: "wide" }, ...copied(row)),
     h("td", { class: "actions" }, ...(state === "removed" ? [] : [
@@ -622,8 +622,8 @@ async function showParked() {
   const list = $("parked-list");
   list.replaceChildren(h("table", {}, h("thead", {}, h("tr", {}, ...["Table", "Change", "Key", "Since", "Why", ""].map((each) => h("th", {}, each)))),
     h("tbody", {}, ...found.parked.map((each) => h("tr", {},
-      h("td", { class: "name" }, each.table, h("span", { class: "sink" }, `at ${each.sink}`)), h("td", {}, each.op), h("td", {}, each.key === null ? "" : JSON.stringify(each.key)),
-      h("td", { class: "muted" }, each.parked_at), h("td", {}, each.reason || "behind an earlier change of its key", each.request && h("span", { class: "muted" }, ` (${each.request} asked for)`)),
+      h("td", { class: "name" }, each.table, h("span", { class: "sink" }, `at ${each.sink}`)), h("td", { class: "state" }, each.op), h("td", { class: "wide", "data-label": "Key" }, each.key === null ? "" : JSON.stringify(each.key)),
+      h("td", { class: "wide muted", "data-label": "Since" }, each.parked_at), h("td", { class: "wide", "data-label": "Why" }, each.reason || "behind an earlier change of its key", each.request && h("span", { class: "muted" }, ` (${each.request} asked for)`)),
       h("td", { class: "actions" },
         h("button", { type: "button", class: "small", onclick: () => changeParked("retry", each) }, "Retry…"),
         h("button", { type: "button", class: "small quiet danger", onclick: () => changeParked("drop", each) }, "Drop…")))))));
@@ -654,7 +654,9 @@ async function loadSchema() {
   let found;
   try { found = await request("GET", "/api/schema"); } catch (failure) { list.replaceChildren(h("li", { class: "muted" }, failure.message)); return; }
   const many = Object.keys(seen.summary ? seen.summary.sources : {}).length > 1;
-  list.replaceChildren(...found.reverse().slice(0, 100).map((each) => {
+  // Each source, and each schema of it, counts for itself: what they have in common is the time.
+  found.sort((a, b) => Date.parse(b.created_at) - Date.parse(a.created_at) || b.version - a.version);
+  list.replaceChildren(...found.slice(0, 100).map((each) => {
     const changes = h("div", { class: "changes" });
     const open = h("button", { type: "button", class: "small quiet", onclick: async () => {
       try {
