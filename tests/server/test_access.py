@@ -181,6 +181,14 @@ def test_body_that_is_not_as_described_is_refused(toy_server: Served, body: obje
     assert toy_server.run.asked == []
 
 
+@pytest.mark.parametrize("action", ["retry", "drop"])
+def test_empty_list_of_parked_changes_does_not_mean_all_of_them(toy_server: Served, action: str):
+    answer = toy_server.ask("POST", f"/api/parked/{action}", {"ids": []}, token=TOKEN)
+
+    assert answer.status == 422
+    assert toy_server.run.asked == []
+
+
 def test_headers_sent_twice_are_refused(toy_server: Served):
     with socket.create_connection(("127.0.0.1", toy_server.port), timeout=10) as sending:
         sending.sendall(
@@ -267,6 +275,14 @@ def test_address_that_is_taken_is_a_clear_error(toy_server: Served):
     options = ServerOptions(Address("127.0.0.1", toy_server.port))
 
     with pytest.raises(ServerFailed, match="Address already in use"):
+        Server(toy_server.run, options, toy_server.telemetry, toy_server.history).start()
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70])
+def test_name_that_can_be_none_of_a_host_is_a_clear_error(toy_server: Served, host: str):
+    options = ServerOptions(Address(host, 0), Token(TOKEN))
+
+    with pytest.raises(ServerFailed, match="cannot listen: not a name of a host"):
         Server(toy_server.run, options, toy_server.telemetry, toy_server.history).start()
 
 

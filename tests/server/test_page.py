@@ -21,7 +21,7 @@ from fix_pipeline import pipeline_document, table_state, wait_for_state
 from fix_wait import wait_until
 from fix_watched import REFUSED, TOKEN, Served, ToyRun, make_status, served
 from penstock.server.watched import Snapshot
-from penstock.sinks.status import SubscriptionStatus, TableStatus
+from penstock.sinks.status import FlowStatus, SubscriptionStatus, TableStatus
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -295,6 +295,27 @@ def test_charts_are_drawn_from_the_one_stream_and_fit_the_window(
     assert [url for url in asked if "history" in url or "events" in url] == []
 
 
+@pytest.mark.parametrize("hours", [-3, 3])
+def test_charts_are_drawn_though_the_clock_of_the_browser_is_wrong(
+    toy_server: Served, browser: Browser, use_timing: Callable[..., None], hours: int
+):
+    use_timing(history_point_seconds=0.0)
+    for changes in (0, 2000, 5000):
+        toy_server.run.show(make_status(changes_delivered=changes))
+    page = browser.new_page()
+    page.add_init_script(
+        f"const right = Date.now.bind(Date); Date.now = () => right() + {hours} * 3600_000"
+    )
+    page.goto(trusted(toy_server))
+
+    expect(page.locator("#lag-chart polyline")).to_have_count(1)
+    edges = page.evaluate("""() => {
+      const chart = document.querySelector('#lag-chart svg'), width = chart.viewBox.baseVal.width;
+      return [...chart.querySelector('polyline').points].every(({ x }) => x > width / 2 && x <= width); }""")
+    assert edges
+    page.close()
+
+
 def test_page_says_where_the_log_is_and_how_fast_a_table_is_copied(
     toy_server: Served, open_page: OpenPage
 ):
@@ -352,6 +373,96 @@ def test_schema_changes_are_loaded_when_they_come_into_view(
     expect(page.locator("#schema-list .changes").first).to_have_text(
         "public.orders: column note added"
     )
+
+
+def test_schema_changes_of_several_sources_are_in_the_order_of_time(
+    toy_server: Served, open_page: OpenPage
+):
+    status = make_status()
+    status.sources["us"] = replace(status.sources["shop"])
+    toy_server.run.show(status)
+    toy_server.run.schema_versions = [
+        {
+            "schema_name": "public",
+            "version": version,
+            "created_at": created_at,
+            "acked": True,
+            "lsn": "0/2A00",
+            "source": source,
+        }
+        for source, version, created_at in (
+            ("shop", 1, "2026-01-01T00:00:00+00:00"),
+            ("shop", 2, "2026-03-01T01:30:00+02:00"),
+            ("us", 1, "2026-02-01T00:00:00+00:00"),
+            ("us", 2, "2026-03-01T00:00:00+00:00"),
+        )
+    ]
+    page = open_page(trusted(toy_server))
+    expect(page.locator("#live")).to_have_text("live")
+    page.locator("#schema-title").scroll_into_view_if_needed()
+
+    wanted = ["us: 2", "shop: 2", "us: 1", "shop: 1"]
+    expect(page.locator("#schema-list b")).to_have_text(
+        [each.replace(":", ": public version") for each in wanted]
+    )
+
+
+# Text that leaves its cell, or lies over another one's; lines of a name that hold next to nothing.
+CROWDED = """() => {
+  const bad = [];
+  for (const row of document.querySelectorAll('tbody tr')) {
+    const cells = [...row.cells].filter(cell => cell.offsetParent && cell.textContent.trim());
+    const boxes = cells.map(cell => { const range = document.createRange(); range.selectNodeContents(cell); return range.getBoundingClientRect(); });
+    cells.forEach((cell, at) => {
+      if (cell.scrollWidth > cell.clientWidth + 1) bad.push(['leaves', cell.textContent.slice(0, 40)]);
+      if (cell.matches('.name') && cell.clientWidth < 150) bad.push(['narrow', cell.textContent.slice(0, 40), cell.clientWidth]);
+      boxes.slice(at + 1).forEach((other, more) => {
+        const box = boxes[at];
+        if (box.left < other.right - 1 && other.left < box.right - 1 && box.top < other.bottom - 1 && other.top < box.bottom - 1)
+          bad.push(['overlaps', cell.textContent.slice(0, 40), cells[at + 1 + more].textContent.slice(0, 40)]);
+      });
+    });
+  }
+  for (const box of document.querySelectorAll('.verdict, .stop, .problem'))
+    if (box.scrollWidth > box.clientWidth + 1) bad.push(['leaves', box.textContent.slice(0, 40)]);
+  return bad;
+}"""
+
+
+@pytest.mark.parametrize("width", [1280, 820, 390])
+def test_long_names_and_keys_neither_leave_their_place_nor_lie_over_another(
+    toy_server: Served, open_page: OpenPage, width: int
+):
+    long = "public.a_table_with_quite_a_long_name_that_has_to_wrap_" + "x" * 60
+    entry = {
+        "sink": "warehouse",
+        "source": "shop",
+        "table": "public.orders",
+        "id": "7",
+        "op": "insert",
+        "key": {"id": 981, "tenant": "a text of some length that is part of the key"},
+        "parked_at": "2026-11-19 20:00:00.123456+00",
+        "reason": "PEN-310 value too long for type character varying(10)",
+        "request": "retry",
+    }
+    toy_server.run.entries = [entry, {**entry, "id": "8", "table": long}]
+    tables = {
+        long: TableStatus("failed", 1200, 99999, 4, 4, error=REFUSED),
+        "public.later": TableStatus("pending", request="resync"),
+        "public.big": TableStatus("copying", 1_234_567, 99_999_999, 3, 9),
+    }
+    status = make_status(tables, parked=2)
+    events = replace(status.sinks["warehouse"], tables={}, parked=0)
+    status.sinks["bus_of_events_with_a_name_that_is_long_as_well"] = events
+    toy_server.run.show(status)
+    page = open_page(trusted(toy_server), width=width)
+    page.locator("#parked-show").click()
+    expect(page.locator("#parked-list tbody tr")).to_have_count(2)
+
+    assert page.evaluate(CROWDED) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    # Beside several sinks the log is no bigger than what it says.
+    assert page.locator("#road .column").nth(1).locator(".stop").bounding_box()["height"] < 200
 
 
 def test_parked_changes_are_shown_and_dropped_after_a_question(
@@ -414,6 +525,72 @@ def test_capture_that_hangs_and_a_sink_with_a_stopped_table_are_not_green(
 
     expect(page.locator("#headline")).to_have_text("source shop needs you.")
     expect(page.locator(".problem")).to_contain_text("capture has not reported since")
+
+
+@pytest.mark.parametrize("part", ["source shop", "sink warehouse"])
+def test_what_is_not_connected_is_not_green(toy_server: Served, open_page: OpenPage, part: str):
+    if part == "source shop":
+        status = make_status()
+        status.sources["shop"].connected = False
+    else:
+        nowhere = {"delivered_lsn": None, "lag_seconds": None, "lag_bytes": None}
+        status = make_status(sources={"shop": FlowStatus()}, **nowhere)
+    toy_server.run.show(status)
+    page = open_page(trusted(toy_server))
+
+    expect(page.locator("#headline")).to_have_text(f"Not connected: {part}.")
+    expect(page.locator("#verdict")).to_have_class("verdict warn")
+    expect(page.locator("#road")).to_contain_text("not connected")
+    [failure] = toy_server.ask("GET", "/ready").json["failures"]
+    assert failure["component"] == part
+
+
+def test_table_that_is_copied_is_the_news_while_a_sink_is_nowhere_yet(
+    toy_server: Served, open_page: OpenPage
+):
+    tables = {"public.big": TableStatus("copying", 5, 5, 1, 4)}
+    toy_server.run.show(make_status(tables, sources={"shop": FlowStatus()}, lag_seconds=None))
+    page = open_page(trusted(toy_server))
+
+    expect(page.locator("#headline")).to_have_text("Copying 1 table, 25% there.")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "do"),
+    [
+        (
+            {
+                "status": 421,
+                "json": {
+                    "error": {"what": "Host 'a.test' is not this server", "do": "use 127.0.0.1"}
+                },
+            },
+            "Host 'a.test' is not this server.",
+            "Do: use 127.0.0.1",
+        ),
+        ({"status": 502, "body": "<h1>Bad Gateway</h1>"}, "It is answered 502", "proxy"),
+    ],
+)
+def test_server_that_refuses_is_not_said_to_have_stopped(
+    toy_server: Served, browser: Browser, answer: dict[str, object], said: str, do: str
+):
+    # Not `open_page`: a browser says by itself on the console how it was answered.
+    page = browser.new_page()
+    page.route("**/api/events", lambda route: route.fulfill(**answer))
+    page.goto(trusted(toy_server))
+
+    expect(page.locator("#headline")).to_contain_text(said)
+    expect(page.locator("#subline")).to_contain_text(do)
+    expect(page.locator("#live")).to_have_text("refused, trying again")
+    page.close()
+
+
+def test_token_in_the_address_may_hold_a_percent_sign(open_page: OpenPage):
+    token = "50%off-and-long-enough-to-be-used"
+    with served(ToyRun(), token=token) as server:
+        page = open_page(f"{server.url}#token={token}")
+
+        expect(page.locator("#token-button")).to_have_text("Forget token")
 
 
 def test_wrong_token_is_refused_in_its_question_and_cancel_is_an_answer(

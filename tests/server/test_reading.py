@@ -8,11 +8,12 @@ import time
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 
 from fix_watched import REFUSED, TOKEN, Served, ToyRun, make_status, served
-from penstock.sinks.status import SubscriptionStatus, TableStatus
+from penstock.sinks.status import FlowStatus, SubscriptionStatus, TableStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,6 +81,25 @@ def test_ready_names_what_is_not_connected_and_what_has_failed(toy_server: Serve
         "table public.orders at sink warehouse",
     ]
     assert answer.json["failures"][2]["error"] == REFUSED
+
+
+def test_sink_that_is_not_connected_for_one_of_several_sources_is_not_ready(toy_server: Served):
+    status = make_status()
+    status.sources["us"] = replace(status.sources["shop"])
+    status.sinks["warehouse"].sources["us"] = FlowStatus()
+    toy_server.run.show(status)
+
+    [failure] = toy_server.ask("GET", "/ready", token=TOKEN).json["failures"]
+
+    assert failure == {"component": "sink warehouse", "error": "is not connected yet for us"}
+
+
+@pytest.mark.parametrize("schema", ["public", "a/b", "a/1/changes", 'ü "q" <b>'])
+def test_schema_of_any_name_is_shown(toy_server: Served, schema: str):
+    path = f"/api/schema/{quote(schema, safe='')}/2"
+
+    assert toy_server.ask("GET", path).json["schema"] == schema
+    assert toy_server.ask("GET", f"{path}/changes").json == [f"{schema}.orders: column note added"]
 
 
 def test_ready_fails_when_capture_has_not_reported_for_long(toy_server: Served):

@@ -83,7 +83,8 @@ class ParkedChoice(BaseModel):
     sink: Name | None = None
     source: Name | None = None
     table: Name | None = None
-    ids: Annotated[list[Name], Field(max_length=_MOST_NAMES)] = []
+    # An empty list is what a search that found nothing hands over: it must not mean everything.
+    ids: Annotated[list[Name], Field(min_length=1, max_length=_MOST_NAMES)] = []
 
 
 class Pages:
@@ -404,12 +405,12 @@ def _add_admin(app: FastAPI, watched: Watched) -> None:
         """The versions of the source's schemas."""
         return await ask(watched.versions, source, schema)
 
-    @app.get("/api/schema/{schema}/{number}/changes", tags=["admin"])
+    @app.get("/api/schema/{schema:path}/{number}/changes", tags=["admin"])
     async def changes(schema: Name, number: int, source: Name | None = None) -> list[str]:
         """What a version changed, in words; nothing for the first."""
         return await ask(watched.changes_of_version, source, schema, number)
 
-    @app.get("/api/schema/{schema}/{number}", tags=["admin"])
+    @app.get("/api/schema/{schema:path}/{number}", tags=["admin"])
     async def one_version(schema: Name, number: int, source: Name | None = None) -> dict[str, Any]:
         """A schema as it was in a version."""
         return await ask(watched.version, source, schema, number)

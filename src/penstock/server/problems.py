@@ -264,8 +264,13 @@ def _sinks_not_ready(status: PipelineStatus) -> Iterator[Reason]:
     for name, sink in status.sinks.items():
         if sink.error:
             yield Reason(f"sink {name}", sink.error)
-        elif not any(flow.delivered_lsn for flow in sink.sources.values()):
-            yield Reason(f"sink {name}", "is not connected yet")
+        else:
+            missing = [id_ for id_, flow in sink.sources.items() if not flow.delivered_lsn]
+            if len(missing) == len(sink.sources):
+                yield Reason(f"sink {name}", "is not connected yet")
+            elif missing:
+                sources = ", ".join(missing)
+                yield Reason(f"sink {name}", f"is not connected yet for {sources}")
         for table, entry in sink.tables.items():
             if entry.error:
                 yield Reason(f"table {table} at sink {name}", entry.error)

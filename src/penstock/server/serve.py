@@ -240,9 +240,10 @@ class Server:
             except OSError:
                 listening.close()
                 raise
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # a name that no name server is asked for
+            why = error.strerror or error if isinstance(error, OSError) else "not a name of a host"
             raise ServerFailed(
-                f"cannot listen: {error.strerror or error}",
+                f"cannot listen: {why}",
                 f"listen {address}",
                 "stop what listens there, or choose another address with listen: or --listen",
             ) from None

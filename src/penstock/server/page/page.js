@@ -8,7 +8,7 @@ const HIGHEST_FIRST = ["rate", "copied"]; // columns that are sorted so at the f
 const NAMES = { catching_up: "catching up", cut_off: "cut off" };
 const ENDED = ["suspended", "disabled", "cut_off"]; // states of subscriptions that a person ends
 
-const seen = { summary: null, madeAt: 0, tables: new Map(), history: {}, subscriptions: [] };
+const seen = { summary: null, madeAt: 0, ahead: 0, tables: new Map(), history: {}, subscriptions: [] };
 const shown = { state: null, filter: "", sort: "state", up: true };
 
 // -- elements ---------------------------------------------------------------------------------
@@ -85,7 +85,8 @@ function distance(from, to) {
 // From the address (#token=…), which is not sent to the server; then from this tab's memory.
 let token = sessionStorage.getItem("penstock-token");
 if (location.hash.startsWith("#token=")) {
-  token = decodeURIComponent(location.hash.slice(7));
+  token = location.hash.slice(7);
+  try { token = decodeURIComponent(token); } catch { /* it holds a % that begins nothing: it is meant as it stands */ }
   sessionStorage.setItem("penstock-token", token);
   history.replaceState(null, "", location.pathname);
 }
@@ -248,19 +249,31 @@ const LABELS = { retry: "Retry now…", resync: "Copy again…", resume: "Resume
 // -- verdict ----------------------------------------------------------------------------------
 
 function copyProgress() {
-  let done = 0, total = 0, tables = 0;
+  let done = 0, total = 0, tables = 0, underWay = 0;
   for (const rows of seen.tables.values()) {
     for (const row of rows.values()) {
       if (row[ROW.state] === "copying" || row[ROW.state] === "pending") {
         tables += 1; done += row[ROW.done]; total += row[ROW.total];
+        underWay += row[ROW.state] === "copying" ? 1 : 0;
       }
     }
   }
-  return { tables, share: total ? done / total : 0 };
+  return { tables, underWay, share: total ? done / total : 0 };
 }
 
 // How old the last status is, by this browser's clock alone.
 const age = () => (performance.now() - seen.madeAt) / 1000;
+
+// Sources and sinks that nothing moves from or to yet, or any more, as /ready has it.
+const awaited = (sink) => !Object.keys(sink.sources).length || Object.values(sink.sources).some((flow) => !flow.delivered_lsn);
+
+function unconnected(summary) {
+  const [captures, delivers] = ["capture", "deliver"].map((half) => summary.halves.includes(half));
+  return [
+    ...Object.entries(summary.sources).filter(([, each]) => captures && !each.connected).map(([name]) => `source ${name}`),
+    ...Object.entries(summary.sinks).filter(([, each]) => delivers && awaited(each)).map(([name]) => `sink ${name}`),
+  ];
+}
 
 // Level, headline, and what a screen reader says where the headline has figures that move.
 function verdict(summary) {
@@ -278,6 +291,8 @@ function verdict(summary) {
   }
   if (stopped) return ["bad", `${count(stopped, "table")} ${stopped === 1 ? "stands" : "stand"} still; the others go on.`];
   if (paused.length) return ["warn", `Paused: ${paused.join(", ")}. Changes wait in the log.`];
+  const waitedFor = unconnected(summary);
+  if (waitedFor.length && !copy.underWay) return ["warn", `Not connected: ${waitedFor.slice(0, 3).join(", ")}${waitedFor.length > 3 ? ` and ${waitedFor.length - 3} more` : ""}.`];
   if (copy.tables) return ["busy", `Copying ${count(copy.tables, "table")}, ${Math.round(copy.share * 100)}% there.`, "Tables are being copied."];
   if (summary.phase === "stopped") return ["warn", "Only one half of the pipeline runs."];
   if (lag > 5) return ["warn", `Behind by ${duration(lag)}.`, "Behind."];
@@ -296,11 +311,17 @@ function setHeadline(level, text, spoken = text) {
   setText($("spoken"), spoken);
 }
 
+// How a sink stands, in words.
+function behind(sink) {
+  if (sink.lag_seconds !== null) return `${duration(sink.lag_seconds)} behind`;
+  return awaited(sink) ? "not connected" : sink.lag_bytes ? "behind, since when is not known" : "where it is, is not known";
+}
+
 function drawVerdict(summary) {
   const [level, text, spoken = text] = verdict(summary);
   setHeadline(level, text, spoken);
   const sinks = Object.entries(summary.sinks);
-  const said = sinks.map(([name, sink]) => `${sinks.length > 1 ? `${name}: ` : ""}${duration(sink.lag_seconds)} behind, ${count(sink.changes_delivered, "change")} delivered`);
+  const said = sinks.map(([name, sink]) => `${sinks.length > 1 ? `${name}: ` : ""}${behind(sink)}, ${count(sink.changes_delivered, "change")} delivered`);
   setText($("subline"), said.slice(0, 4).join(" · "));
   document.title = `${level === "ok" ? "✓" : level === "bad" ? "✗" : "…"} ${summary.name} · penstock`;
 }
@@ -363,10 +384,10 @@ function drawRoad(summary) {
     )),
     h("div", { class: `pipe ${delivers ? "flows" : "broken"}`, "aria-hidden": "true" }),
     h("div", { class: "column" }, ...sinks.slice(0, 12).map(([name, each]) => h("div", { class: "stop" },
-      h("div", { class: "kind" }, "sink"),
-      h("div", { class: "title" }, h("span", { class: `dot ${each.error || each.states.failed ? "bad" : each.paused_since || each.lag_seconds > 5 ? "warn" : "ok"}` }), name, h("span", { class: "grow" }),
-        h("button", { type: "button", class: "quiet small", "data-act": `pause ${name}`, onclick: () => actions[each.paused_since ? "resume" : "pause"](name) }, each.paused_since ? LABELS.resume : LABELS.pause)),
-      h("div", { class: "big" }, each.error ? "error" : each.paused_since ? "paused" : `${duration(each.lag_seconds)} behind`),
+      h("div", { class: "kind" }, "sink",
+        h("button", { type: "button", class: "quiet small", "data-act": `pause ${name}`, "aria-label": `${each.paused_since ? "Resume" : "Pause"} sink ${name}`, onclick: () => actions[each.paused_since ? "resume" : "pause"](name) }, each.paused_since ? LABELS.resume : LABELS.pause)),
+      h("div", { class: "title" }, h("span", { class: `dot ${each.error || each.states.failed ? "bad" : each.paused_since || each.lag_seconds > 5 || awaited(each) ? "warn" : "ok"}` }), name),
+      h("div", { class: "big" }, each.error ? "error" : each.paused_since ? "paused" : behind(each)),
       facts(["behind", size(each.lag_bytes)], ["delivered", each.delivered_lsn ? position(each.delivered_lsn) : null],
         ["changes", number.format(each.changes_delivered)], ["parked", each.parked ? number.format(each.parked) : null], ["receivers", receivers(each.subscriptions)]),
     )), sinks.length > 12 && h("p", { class: "muted" }, `and ${sinks.length - 12} more sinks`)),
@@ -387,6 +408,8 @@ const LOGS = { files: "durable on disk", kafka: "durable in Kafka", nats: "durab
 // -- charts -----------------------------------------------------------------------------------
 
 const HOUR = 3600;
+// By the server's clock, which is that of the points; this browser's may be another.
+const serverNow = () => Date.now() / 1000 - seen.ahead;
 const MOST_LINES = 6; // of a chart: there are no more colours that one can tell apart
 const HEIGHT = 170, LEFT = 44, RIGHT = 8, TOP = 10, BOTTOM = 22;
 
@@ -408,7 +431,7 @@ function drawChart(place, what, unit) {
   const WIDTH = Math.max(240, box.clientWidth);
   const sinks = Object.entries(seen.history).slice(0, MOST_LINES);
   const left = Object.keys(seen.history).length - sinks.length;
-  const now = Date.now() / 1000;
+  const now = serverNow();
   const top = ceiling(Math.max(0, ...sinks.flatMap(([, each]) => each[what].map((value) => value || 0))));
   // A run that is young fills the chart as well.
   const first = Math.min(now, ...sinks.map(([, each]) => each.at[0] || now));
@@ -457,7 +480,7 @@ function drawChart(place, what, unit) {
 }
 
 function addHistory(found) {
-  const oldest = Date.now() / 1000 - HOUR;
+  const oldest = serverNow() - HOUR;
   for (const [name, more] of Object.entries(found)) {
     const have = seen.history[name] || { at: [], lag_seconds: [], lag_bytes: [], changes_per_second: [] };
     const from = have.at.findIndex((at) => at > oldest);
@@ -492,7 +515,7 @@ function makeRow(sink, name, row, manySinks) {
   return h("tr", {},
     h("td", { class: "name" }, name, manySinks && h("span", { class: "sink" }, `at ${sink}`),
       row[ROW.error] && h("span", { class: "error" }, row[ROW.error].split("\n")[0]), row[ROW.notes] && h("span", { class: "note" }, row[ROW.notes]), conflicts && h("span", { class: "note" }, conflicts)),
-    h("td", { class: "state" }, h("span", { class: `pill ${STATES.includes(state) ? state : ""}` }, NAMES[state] || state), row[ROW.request] && h("span", { class: "muted" }, ` ${row[ROW.request]} asked for`)),
+    h("td", { class: "state" }, h("span", { class: `pill ${STATES.includes(state) ? state : ""}` }, NAMES[state] || state), row[ROW.request] && h("span", { class: "note" }, `${row[ROW.request]} asked for`)),
     h("td", { class: "num" }, row[ROW.rate] ? rate(row[ROW.rate]) : ""),
     h("td", { class: "wide" }, ...copied(row)),
     h("td", { class: "actions" }, ...(state === "removed" ? [] : [
@@ -599,8 +622,8 @@ async function showParked() {
   const list = $("parked-list");
   list.replaceChildren(h("table", {}, h("thead", {}, h("tr", {}, ...["Table", "Change", "Key", "Since", "Why", ""].map((each) => h("th", {}, each)))),
     h("tbody", {}, ...found.parked.map((each) => h("tr", {},
-      h("td", { class: "name" }, each.table, h("span", { class: "sink" }, `at ${each.sink}`)), h("td", {}, each.op), h("td", {}, each.key === null ? "" : JSON.stringify(each.key)),
-      h("td", { class: "muted" }, each.parked_at), h("td", {}, each.reason || "behind an earlier change of its key", each.request && h("span", { class: "muted" }, ` (${each.request} asked for)`)),
+      h("td", { class: "name" }, each.table, h("span", { class: "sink" }, `at ${each.sink}`)), h("td", { class: "state" }, each.op), h("td", { class: "wide", "data-label": "Key" }, each.key === null ? "" : JSON.stringify(each.key)),
+      h("td", { class: "wide muted", "data-label": "Since" }, each.parked_at), h("td", { class: "wide", "data-label": "Why" }, each.reason || "behind an earlier change of its key", each.request && h("span", { class: "muted" }, ` (${each.request} asked for)`)),
       h("td", { class: "actions" },
         h("button", { type: "button", class: "small", onclick: () => changeParked("retry", each) }, "Retry…"),
         h("button", { type: "button", class: "small quiet danger", onclick: () => changeParked("drop", each) }, "Drop…")))))));
@@ -631,7 +654,9 @@ async function loadSchema() {
   let found;
   try { found = await request("GET", "/api/schema"); } catch (failure) { list.replaceChildren(h("li", { class: "muted" }, failure.message)); return; }
   const many = Object.keys(seen.summary ? seen.summary.sources : {}).length > 1;
-  list.replaceChildren(...found.reverse().slice(0, 100).map((each) => {
+  // Each source, and each schema of it, counts for itself: what they have in common is the time.
+  found.sort((a, b) => Date.parse(b.created_at) - Date.parse(a.created_at) || b.version - a.version);
+  list.replaceChildren(...found.slice(0, 100).map((each) => {
     const changes = h("div", { class: "changes" });
     const open = h("button", { type: "button", class: "small quiet", onclick: async () => {
       try {
@@ -651,6 +676,7 @@ async function loadSchema() {
 function take(view) {
   seen.summary = view;
   seen.madeAt = performance.now() - view.age * 1000;
+  seen.ahead = Date.now() / 1000 - view.at - view.age;
   if (view.is_whole) { seen.tables.clear(); seen.history = {}; }
   for (const [sink, rows] of Object.entries(view.tables)) {
     if (!seen.tables.has(sink)) seen.tables.set(sink, new Map());
@@ -685,6 +711,7 @@ async function listen() {
     if (document.hidden) await new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
     stream = new AbortController();
     const used = token;
+    let refused = null; // what the server says instead of how the pipeline stands
     try {
       const headers = used ? { Authorization: `Bearer ${used}` } : {};
       const answer = await fetch("/api/events", { headers, signal: stream.signal });
@@ -700,7 +727,11 @@ async function listen() {
         }
         continue;
       }
-      if (!answer.ok) throw new Error(String(answer.status));
+      if (!answer.ok) {
+        const { error } = await answer.json().catch(() => ({}));
+        refused = error ? [error.what, error.do] : [`It is answered ${answer.status} ${answer.statusText}`.trim(), "see the proxy before penstock, if there is one"];
+        throw new Error(refused[0]);
+      }
       setLive("on", "live");
       wait = 500;
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -719,8 +750,9 @@ async function listen() {
     } catch (failure) {
       if (failure.name === "AbortError") continue;
     }
-    setLive("off", "not reachable, trying again");
-    setHeadline("bad", "penstock does not answer: it was stopped, or cannot be reached.");
+    setLive("off", refused ? "refused, trying again" : "not reachable, trying again");
+    setHeadline("bad", refused ? `${refused[0]}.` : "penstock does not answer: it was stopped, or cannot be reached.");
+    setText($("subline"), refused && refused[1] ? `Do: ${refused[1]}` : seen.summary ? "What is shown below is how it was." : "");
     await new Promise((resolve) => setTimeout(resolve, wait));
     wait = Math.min(wait * 2, 8000);
   }
