@@ -117,6 +117,35 @@ def test_statement_that_changes_no_table_says_nothing(tracked: Tracked, statemen
     assert tracked.said(statement) == []
 
 
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_index_that_reindex_has_made_anew_is_renamed_and_dropped(tracked: Tracked, is_behind: bool):
+    tracked.source.execute(
+        "CREATE TABLE t (a int, b int); CREATE INDEX i ON t (a) WHERE b > 0;"
+        "CREATE INDEX other ON t (b); CREATE UNIQUE INDEX u ON t (b)"
+    )
+    tracked.heard()
+
+    def names_after(statement: str) -> list[str]:
+        tracked.source.execute(statement)
+        if not is_behind:
+            tracked.heard()
+        [known] = tracked.known.values()
+        return [each.name for each in known.indexes]
+
+    names_after("REINDEX TABLE CONCURRENTLY t")
+    renamed = names_after("ALTER INDEX i RENAME TO j")
+    names_after("REINDEX INDEX CONCURRENTLY j")
+    names_after("ALTER TABLE j RENAME TO k")
+    dropped = names_after("DROP INDEX u")
+    names_after("DROP INDEX CONCURRENTLY k")
+    tracked.heard()
+
+    [known] = tracked.known.values()
+    assert [each.name for each in known.indexes] == ["other"]
+    if not is_behind:
+        assert (renamed, dropped) == (["j", "other", "u"], ["k", "other"])
+
+
 def test_partition_is_reported_with_its_root_and_as_a_table_when_it_has_left(tracked: Tracked):
     tracked.source.execute(_GIVEN)
     changes = tracked.said(

@@ -352,6 +352,19 @@ SCENARIOS["foreign key to a table that moves"] = (
     ),
     ["ALTER TABLE p ADD d int", "ALTER TABLE p SET SCHEMA other", "INSERT INTO c VALUES (2, 1)"],
 )
+SCENARIOS["indexes that REINDEX makes anew"] = (
+    (
+        "CREATE TABLE t (id int PRIMARY KEY, a int, b int); CREATE INDEX i ON t (a);"
+        "CREATE UNIQUE INDEX u ON t (b); INSERT INTO t VALUES (1, 1, 1)"
+    ),
+    [
+        "REINDEX TABLE CONCURRENTLY t",
+        "ALTER INDEX i RENAME TO j",
+        "DROP INDEX u; INSERT INTO t VALUES (2, 1, 1)",
+        "REINDEX INDEX CONCURRENTLY j",
+        "DROP INDEX CONCURRENTLY j",
+    ],
+)
 # Each in a transaction of its own: the first has the table copied again, the second comes meanwhile.
 _COPIED_AGAIN = "BEGIN; ALTER TABLE t ADD {} uuid DEFAULT gen_random_uuid(); COMMIT;"
 SCENARIOS["names that change while a table is copied again"] = (
