@@ -21,7 +21,7 @@ from penstock.sinks.postgres.ddl.alter import (
 from penstock.sinks.postgres.ddl.alter_objects import follow_sequence
 from penstock.sinks.postgres.ddl.schemas import drop_schema
 from penstock.sinks.postgres.ddl.structure import add_foreign_keys
-from penstock.sinks.postgres.state.objects import make_objects
+from penstock.sinks.postgres.state.objects import make_objects, statements
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -456,6 +456,61 @@ def test_what_the_target_cannot_make_is_noted(source: Database, target: Database
     ]
     found = {column.name: column for column in shape_of(target).columns}
     assert found["a"].default is None
+
+
+HANDED_ON = {
+    "step by step": (
+        "ALTER TABLE t ALTER id DROP DEFAULT",
+        "ALTER TABLE t RENAME id TO id_old; ALTER TABLE t RENAME new TO id",
+        "ALTER SEQUENCE t_id_seq OWNED BY t.id",
+        "ALTER TABLE t ALTER id SET DEFAULT nextval('t_id_seq')",
+        "ALTER SEQUENCE t_id_seq AS bigint INCREMENT 2",
+        "ALTER TABLE t DROP id_old",
+    ),
+    "at once": (
+        (
+            "ALTER SEQUENCE t_id_seq OWNED BY t.new; ALTER TABLE t ALTER id DROP DEFAULT,"
+            " ALTER new SET DEFAULT nextval('t_id_seq')"
+        ),
+        "ALTER TABLE t DROP id",
+    ),
+    "with its column gone": (
+        (
+            "ALTER SEQUENCE t_id_seq OWNED BY t.new;"
+            "ALTER TABLE t DROP id, ALTER new SET DEFAULT nextval('t_id_seq')"
+        ),
+    ),
+    "by a default first": (
+        "ALTER TABLE t ALTER new SET DEFAULT nextval('t_id_seq')",
+        "ALTER SEQUENCE t_id_seq OWNED BY t.new",
+        "ALTER TABLE t DROP id",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HANDED_ON)
+def test_sequence_goes_from_one_column_to_another_and_keeps_its_name(
+    name: str, source: Database, target: Database
+):
+    source.execute("CREATE TABLE t (id serial, new bigint); INSERT INTO t (new) VALUES (1), (2)")
+    clone(source, target)
+    target.execute(statements())
+
+    before = shape_of(source)
+    for step in HANDED_ON[name]:
+        source.execute(step)
+        after = shape_of(source)
+        followed = follow_at(target, before, after, owner=("shop", "main"))
+        assert (followed.notes, followed.needs_copy) == ([], False)
+        before = after
+
+    query = (
+        "SELECT relname, seqtypid::regtype::text, seqincrement, pg_get_serial_sequence('t', attname), attname"
+        " FROM pg_class c JOIN pg_sequence ON seqrelid = c.oid, pg_attribute"
+        " WHERE attrelid = 't'::regclass AND atthasdef"
+    )
+    assert target.query(query) == source.query(query)
+    assert plain(shape_of(target)) == plain(shape_of(source))
 
 
 def test_table_that_is_missing_is_reported(source: Database, target: Database):

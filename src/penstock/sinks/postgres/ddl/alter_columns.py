@@ -41,6 +41,20 @@ if TYPE_CHECKING:
 _SET_EXPRESSION_SINCE = 170000
 _DEFAULT = sql.SQL("DEFAULT {}")
 
+# By which column a sequence of that name is owned, and whether its default counts with it; not where
+# anything else does.
+_OF_COLUMN = """
+SELECT a.attname, x.own > 0
+FROM pg_depend d JOIN pg_class s ON s.oid = d.objid AND s.relkind = 'S'
+JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+CROSS JOIN LATERAL (
+    SELECT count(*) AS found, count(*) FILTER (WHERE (f.adrelid, f.adnum) = (a.attrelid, a.attnum)) AS own
+    FROM pg_depend n LEFT JOIN pg_attrdef f ON n.classid = 'pg_attrdef'::regclass AND f.oid = n.objid
+    WHERE n.refclassid = 'pg_class'::regclass AND n.refobjid = s.oid AND n.deptype = 'n') AS x
+WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = %s
+  AND d.refobjsubid > 0 AND d.deptype = 'a' AND s.relname = %s AND x.found = x.own
+"""
+
 
 @dataclass(frozen=True)
 class _Addition:
@@ -352,10 +366,37 @@ class ColumnChanges:
 
     def _make_sequence(self, wanted: SequenceShape) -> Generator[Step, None, TableName]:
         """Generates what makes it; returns its name."""
+        owner = self._gives_up(wanted)
+        if owner is not None:
+            name = TableName(self.table.schema, wanted.name)
+            if owner in {column.name for column in self.claims.dropped}:
+                yield Step(sequence_statement(name, wanted))  # by then it is gone with its column
+            else:
+                yield _recount(name, wanted)
+            return name
         name, is_there = free_sequence_name(self.connection, self.table.schema, wanted.name)
         if not is_there:
             yield Step(sequence_statement(name, wanted))
         return name
+
+    def _gives_up(self, wanted: SequenceShape) -> str | None:
+        """The table's own column whose sequence this is here, and which counts with it no more.
+
+        So a key becomes a bigint: another column takes its place, and its sequence.
+        """
+        row = self.connection.execute(_OF_COLUMN, (self.found.id, wanted.name)).fetchone()
+        if row is None:
+            return None
+        owner, is_counting = str(row[0]), bool(row[1])
+        gives_up = any(
+            each.found.name == owner
+            and each.before.sequence is not None
+            and each.before.sequence.id == wanted.id
+            and each.after.sequence is None
+            for each in self.claims.kept
+        )
+        is_dropped = owner in {column.name for column in self.claims.dropped}
+        return owner if gives_up or is_dropped or not is_counting else None
 
     def _count_with(self, sequence: TableName, name: str) -> Iterator[Step]:
         value = next_value(sequence)
@@ -461,12 +502,7 @@ class ColumnChanges:
         # What the table owns is in its schema and goes with it to another one.
         name = TableName(self.table.schema, found.name)
         if _counts(before) != _counts(after) != _counts(found):
-            yield Step(
-                sql.SQL("ALTER SEQUENCE {} AS {} {}").format(
-                    sql.Identifier(*name), sql.SQL(after.type), counting(after)
-                ),
-                f"sequence {name} counts as before",
-            )
+            yield _recount(name, after)
         if before.name != after.name and found.name == before.name:
             statement = sql.SQL("ALTER SEQUENCE {} RENAME TO {}")
             yield Step(
@@ -474,6 +510,15 @@ class ColumnChanges:
                 f"sequence {name} keeps its name",
                 when=TAKEN,
             )
+
+
+def _recount(name: TableName, wanted: SequenceShape) -> Step:
+    """It counts on, otherwise than before."""
+    statement = sql.SQL("ALTER SEQUENCE {} AS {} {}")
+    return Step(
+        statement.format(sql.Identifier(*name), sql.SQL(wanted.type), counting(wanted)),
+        f"sequence {name} counts as before",
+    )
 
 
 def _counts(shape: SequenceShape) -> dict[str, Any]:
