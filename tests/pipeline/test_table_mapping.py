@@ -427,15 +427,28 @@ def test_slip_in_the_file_does_not_make_a_clone_of_what_is_more(
 
 @pytest.mark.parametrize("snapshot", ["initial", "never"])
 @pytest.mark.parametrize(
-    "sink",
-    [{"tables": {"public.a": {"target": "public.b"}}}, {"schema": "dw"}],
-    ids=["rule", "schema"],
+    ("sink", "names", "landed"),
+    [
+        ({"tables": {"public.a": {"target": "public.b"}}}, ("public.a", "public.b"), "public.b"),
+        ({"schema": "dw"}, ("s1.b", "s2.b"), "dw.b"),
+        (
+            {"tables": {"*.*": {"target": "dw.{schema}_{table}"}}},
+            ("s1.b_c", "s1_b.c"),
+            "dw.s1_b_c",
+        ),
+    ],
+    ids=["rule", "schema", "template"],
 )
 def test_two_tables_that_land_in_one_by_chance_are_not_mixed(
-    source: Database, target: Database, make_pipeline: Make, sink: dict[str, Any], snapshot: str
+    source: Database,
+    target: Database,
+    make_pipeline: Make,
+    sink: dict[str, Any],
+    names: tuple[str, str],
+    landed: str,
+    snapshot: str,
 ) -> None:
-    names = ("public.a", "public.b") if "tables" in sink else ("s1.b", "s2.b")
-    source.execute("CREATE SCHEMA s1; CREATE SCHEMA s2")
+    source.execute("CREATE SCHEMA s1; CREATE SCHEMA s2; CREATE SCHEMA s1_b")
     for name in names:
         source.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
     pipeline = make_pipeline(source, target, sink=sink, source_options={"snapshot": snapshot})
@@ -447,10 +460,10 @@ def test_two_tables_that_land_in_one_by_chance_are_not_mixed(
     # It is tried again now and then, and pending meanwhile.
     wait_until(lambda: [state for state, _ in target.query(query)] == ["failed", "streaming"])
     (_, other), (_, first) = target.query(query)
-    assert rows(target, "dw.b" if "schema" in sink else "b") == [(f"(1,{first})",)]
+    assert rows(target, landed) == [(f"(1,{first})",)]
     source.execute(f"TRUNCATE {other}; DROP TABLE {other}")
     pipeline.catch_up()
-    assert rows(target, "dw.b" if "schema" in sink else "b") == [(f"(1,{first})",)]
+    assert rows(target, landed) == [(f"(1,{first})",)]
 
 
 @pytest.mark.parametrize("snapshot", ["initial", "never"])

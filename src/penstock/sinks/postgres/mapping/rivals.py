@@ -17,14 +17,17 @@ _OWN = """
 SELECT mapping, filled FROM penstock.tables
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s AND state <> 'removed'
 """
-# Where a table goes that was renamed or ruled as another does not follow from its name.
+# Where a table goes that was renamed or ruled as another does not follow from its name. A target with placeholders
+# may be filled in alike for two: a.b_c and a_b.c both go to {schema}_{table}.
 _LISTED = """
 SELECT source, schema_name, table_name, mapping,
        filled OR state IN ('catching_up', 'streaming') AS has_rows, state = 'copying' AS is_copying
 FROM penstock.tables
 WHERE pipeline = %s AND state <> 'removed' AND (source, schema_name, table_name) <> (%s, %s, %s)
   AND (table_name = %s OR mapping ?| '{target,ruled_as}' OR (schema_name, table_name) IN
-       (SELECT * FROM unnest(%s::text[], %s::text[])))
+       (SELECT * FROM unnest(%s::text[], %s::text[]))
+       OR %s = ANY (SELECT replace(replace(t, '{schema}', schema_name), '{table}', table_name)
+                    FROM unnest(%s::text[]) AS t))
 ORDER BY source, schema_name, table_name
 """
 
@@ -56,6 +59,8 @@ def refuse_rivals(
         *table,
         target.name,
         *as_columns(named),
+        target.name,
+        table_mappings.templates,
     )
     here = (table_mappings.sources.index(table_mappings.source), table)
     listed = connection.execute(_LISTED, values).fetchall()

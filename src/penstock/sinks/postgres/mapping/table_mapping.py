@@ -101,6 +101,12 @@ class TableMappings:
             if rule.target == wanted and key.schema is not None and key.name is not None
         ]
 
+    @property
+    def templates(self) -> list[str]:
+        """Names that rules give to tables of several names, with the placeholders in them."""
+        names = (rule.target.name for rule in self.options.tables.values() if rule.target)
+        return sorted({name for name in names if name and "{" in name})
+
     def of(self, table: TableName, ruled_as: TableName | None = None) -> TableMapping:
         """How a table is mapped; `ruled_as` is what it was called when its rule was taken."""
         options = self.options
