@@ -16,6 +16,7 @@ from penstock.log.contract import LogOwner
 from penstock.log.registry import kind_of
 from penstock.modifiers.binding import Binding
 from penstock.modifiers.chain import chain_for
+from penstock.modifiers.former_parts import FormerParts
 from penstock.retry import is_temporary
 from penstock.schema.past_shapes import PastShapes
 from penstock.schema.versions import schemas_of
@@ -253,6 +254,12 @@ def modifiers_of(pipeline: PipelineFile, sink: str) -> Binding | None:
     """What is done to changes and copied rows on their way to a sink; None where nothing."""
     chain = chain_for(pipeline.modifiers, sink)
     return None if chain is None else Binding(chain, describer_of(pipeline, sink).source_shape)
+
+
+def former_parts_of(pipeline: PipelineFile, sink: str) -> FormerParts | None:
+    """Which tables may not be copied to a sink since they were partitions of one that it has rules for."""
+    chain = chain_for(pipeline.modifiers, sink)
+    return None if chain is None else FormerParts(chain, past_shapes_of(pipeline).former_roots)
 
 
 def build_shared(pipeline: PipelineFile) -> dict[str, Any]:

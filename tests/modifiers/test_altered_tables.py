@@ -8,9 +8,12 @@ from fix_rules import chain, document
 from fix_transform import SALT, read_transform, shape_of
 from penstock.config import pipeline_from_document
 from penstock.errors import RuleUnfit
+from penstock.lsn import Lsn
 from penstock.modifiers.chain import Chain
 from penstock.modifiers.rule import Rule
-from penstock.schema.shape import SequenceShape, TypeShape
+from penstock.schema.mark import CHANGE, Mark
+from penstock.schema.past_shapes import PastShapes
+from penstock.schema.shape import SchemaChange, SequenceShape, TableShape, TypeShape, as_content
 
 COLUMNS = {"id": "int8", "email": "text", "phone": "text"}
 USERS = shape_of("users", COLUMNS, key=["id"])
@@ -109,6 +112,65 @@ def test_table_is_not_renamed_where_something_is_lost(rules, lost):
         chain(*rules).require_fit(CUSTOMERS, USERS)
 
     assert "add rules for public.customers" in caught.value.do
+
+
+def partition(**columns: str):
+    """A table that was a partition of users, whose columns are in an order of their own."""
+    return shape_of("users_2023", columns or {"email": "text", "id": "int8", "phone": "text"})
+
+
+@pytest.mark.parametrize(
+    ("rules", "lost"),
+    [
+        ([masks("users", email=MASK)], "transform of column email"),
+        ([masks("users", email=MASK), masks("*.*", id="keep", phone=MASK)], "column email"),
+        ([masks("users", email=MASK), masks("users_2023", phone=MASK)], "column email"),
+        ([{"filter": {"table": "users", "where": "id > 1"}}], "filter"),
+        ([{"route": {"table": "users", "drop": ["phone"]}}], "route of column phone"),
+    ],
+)
+def test_partition_is_not_detached_where_something_is_lost(rules, lost):
+    with pytest.raises(RuleUnfit, match=rf"partition of public\.users until.*{lost}") as caught:
+        chain(*rules).require_kept_by_part(USERS, partition())
+
+    assert "add rules for public.users_2023" in caught.value.do
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [masks("*.*", email=MASK)],
+        [masks("users", email=MASK), masks("users_2023", email="keep")],
+        [masks("users", email=MASK), {"route": {"table": "users_2023", "drop": ["email"]}}],
+        [masks("users", email=MASK), {"filter": {"tables": {"exclude": ["users_2023"]}}}],
+        [{"route": {"table": "users", "target": "crm.customers"}}],
+        [{"inject": {}}],
+    ],
+)
+def test_partition_is_detached_where_what_was_done_is_done_or_decided_anew(rules):
+    chain(*rules).require_kept_by_part(USERS, partition())
+
+
+def test_table_that_the_stream_first_reports_with_the_one_it_leaves_was_a_partition_of_that(
+    tmp_path,
+):
+    root = USERS.model_copy(update={"kind": "p", "id": 7})
+    part, other = (partition().model_copy(update={"id": number}) for number in (8, 9))
+
+    def mark(number: int, tag: str, *tables: TableShape) -> Mark:
+        content = as_content(SchemaChange(format=1, tag=tag, tables=tables))
+        return Mark(Lsn(number), Lsn(number), 0, 1, 0, 0, CHANGE, content)
+
+    past_shapes = PastShapes(tmp_path / "shapes")
+    past_shapes.open_for_writing()
+    past_shapes.append([mark(1, "REFRESH", root)])
+    past_shapes.append([mark(2, "CREATE TABLE", other)])
+    assert past_shapes.former_roots() == {}
+    past_shapes.append([mark(3, "ALTER TABLE", root, part)])
+    past_shapes.append([mark(4, "ALTER TABLE", root, other)])
+
+    assert {number: each.id for number, each in past_shapes.former_roots().items()} == {8: 7}
+    past_shapes.close()
 
 
 def altered(**columns: str):

@@ -137,6 +137,38 @@ def test_migration_without_a_rule_stops_the_table_before_a_value_passes(
     assert len(rows(target, "people")) == 5
 
 
+def test_detached_partition_is_not_copied_without_what_rules_did_to_it_in_its_root(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute(
+        "CREATE TABLE people (id int, email text, PRIMARY KEY (id)) PARTITION BY RANGE (id);"
+        "CREATE TABLE old PARTITION OF people FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE young PARTITION OF people FOR VALUES FROM (10) TO (20);"
+        f"INSERT INTO people SELECT n, '{CANARY}' || n FROM generate_series(1, 19) n"
+    )
+    mask = {"transform": {"table": "people", "column": "email", "with": "masking"}}
+    other = {"filter": {"table": "*.*", "where": {"column": "id", "operator": "gt", "value": 0}}}
+    pipeline = make_pipeline(source, target, source_options=INITIAL, modifiers=[mask, other])
+    pipeline.catch_up()
+    source.execute("ALTER TABLE people DETACH PARTITION old")
+    wait_for_state(target, "old", "failed")
+
+    error = table_error(target, "old")
+    assert "PEN-701" in error
+    assert "partition of public.people" in error
+    assert "transform of column email" in error
+    pipeline.catch_up()
+    found = target.query("SELECT to_regclass('public.old') IS NULL")
+    assert found == [(True,)] or rows(target, "old") == []
+    assert target.query("SELECT DISTINCT translate(email, '*', '') FROM people") == [("",)]
+
+    pipeline.stop()
+    own = {"transform": {"table": "old", "column": "email", "with": "masking"}}
+    make_pipeline(source, target, source_options=INITIAL, modifiers=[mask, own, other])
+    wait_for_state(target, "old", "streaming")
+    assert target.query("SELECT count(*), max(translate(email, '*', '')) FROM old") == [(9, "")]
+
+
 def test_default_of_a_masked_column_is_masked_in_rows_that_are_older_than_it(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:

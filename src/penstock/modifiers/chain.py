@@ -231,16 +231,9 @@ class Chain:
 
     def _require_kept(self, before: TableShape, after: TableShape) -> None:
         """What was masked must not come bare under another name, or as another type."""
-        done, seen = self._effects(after)
-        names = {column.id: column.name for column in seen.columns}
-        lost = [
-            f"{each.family} of column {names[each.column]}" if each.column else each.family
-            for each in lost_effects(self._effects(before)[0], done)
-            if each.column == 0 or each.column in names
-        ]
-        if not lost:
+        listed = self._lost(before, after)
+        if not listed:
             return
-        listed = ", ".join(dict.fromkeys(lost))
         if before.table == after.table:
             raise RuleUnfit(
                 f"a column was altered so that what rules did to it is not done any more: {listed}",
@@ -253,6 +246,40 @@ class Chain:
             str(before.table),
             f"add rules for {after.table}; leave those for {before.table} until the table has passed this",
         )
+
+    def require_kept_by_part(self, root: TableShape, part: TableShape) -> None:
+        """See that nothing is lost of what rules did to a table's rows while it was a partition of another.
+
+        Raises:
+            RuleUnfit: something is.
+        """
+        if self.excludes(part.table):
+            return
+        # A partition may number its columns otherwise.
+        ids = {column.name: column.id for column in part.columns}
+        columns = tuple(
+            column.model_copy(update={"id": ids[column.name]})
+            for column in root.columns
+            if column.name in ids
+        )
+        if listed := self._lost(root.model_copy(update={"columns": columns}), part):
+            raise RuleUnfit(
+                f"the table was a partition of {root.table} until it was detached, and what rules did to its rows"
+                f" there is not done to them here: {listed}",
+                str(part.table),
+                f"add rules for {part.table}, or leave it out: source: {{tables: {{exclude: …}}}}",
+            )
+
+    def _lost(self, before: TableShape, after: TableShape) -> str:
+        """What was done to a table and is not any more, in words."""
+        done, seen = self._effects(after)
+        names = {column.id: column.name for column in seen.columns}
+        lost = [
+            f"{each.family} of column {names[each.column]}" if each.column else each.family
+            for each in lost_effects(self._effects(before)[0], done)
+            if each.column == 0 or each.column in names
+        ]
+        return ", ".join(dict.fromkeys(lost))
 
     def done_to_columns(self, shape: TableShape) -> dict[int, list[object]]:
         """What is done to the values of columns, by their ids, in order; equal where the same is done."""

@@ -14,6 +14,7 @@ from penstock.pipeline import (
     build_copying,
     build_shared,
     build_sinks,
+    former_parts_of,
     log_of,
     modifiers_of,
     past_shapes_of,
@@ -97,6 +98,7 @@ def build_copier(pipeline: PipelineFile, flow: Flow, spark: Spark, stop: threadi
         has_notes=flow.tables.have_notes,
         is_alone=pipeline.is_alone,
         modifiers=chain_for(pipeline.modifiers, flow.name),
+        former_parts=former_parts_of(pipeline, flow.name),
         is_paused=PauseWatch(top_wire_of(pipeline), flow.name),
     )
     flow.on_scheduled = copier.wake

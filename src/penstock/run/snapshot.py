@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import RunError, recognise
 from penstock.modifiers.chain import chain_for
-from penstock.pipeline import build_copying, top_wire_of
+from penstock.pipeline import build_copying, former_parts_of, top_wire_of
 from penstock.run.deliveries import LoopThread
 from penstock.run.requests import (
     at_each_source,
@@ -162,4 +162,5 @@ def _build_worker(view: PipelineFile, name: str, spark: Spark, stop: threading.E
         keeps_claim=True,
         is_alone=view.is_alone,
         modifiers=chain_for(view.modifiers, name),
+        former_parts=former_parts_of(view, name),
     )

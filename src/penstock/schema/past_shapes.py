@@ -36,7 +36,7 @@ from penstock.schema.shape_lines import FileLines
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from penstock.schema.shape_lines import ShapeLines
 
@@ -89,6 +89,7 @@ class _Content:
             return  # whoever delivers it says so
 
     def _take_change(self, position: Position, change: SchemaChange) -> None:
+        self.left |= {part.id: part for part in self._detached_in(change)}
         for shape in change.tables:
             self.lives.setdefault(shape.id, _Life()).shapes.append((position, shape))
             self.named.setdefault(shape.table, set()).add(shape.id)
@@ -104,6 +105,21 @@ class _Content:
             else:
                 self.partitions[partition.id] = partition
                 self.left.pop(partition.id, None)
+
+    def _detached_in(self, change: SchemaChange) -> Iterator[PartitionShape]:
+        """Tables that are first heard of where another one is altered: they were partitions of that until then."""
+        if change.tag != "ALTER TABLE":
+            return
+        roots = [each.id for each in change.tables if each.kind == "p" and each.id in self.lives]
+        for each in change.tables if len(roots) == 1 else ():
+            if each.id not in self.lives:
+                yield PartitionShape(
+                    id=each.id,
+                    schema_name=each.schema_name,
+                    name=each.name,
+                    root_id=roots[0],
+                    is_left=True,
+                )
 
     def kept(self, horizon: Lsn) -> list[Mark]:
         """How things stood at a position, as marks at the places where that was reported."""
@@ -327,6 +343,18 @@ class PastShapes:
         found: dict[int, dict[int, TableName]] = {}
         for each in tuple(self._now().left.values()):
             found.setdefault(each.root_id, {})[each.id] = TableName(each.schema_name, each.name)
+        return found
+
+    def former_roots(self) -> dict[int, TableShape]:
+        """What tables were partitions of before they were detached, by their ids; as that is by now, or was last."""
+        content = self._now()
+        found: dict[int, TableShape] = {}
+        for each in tuple(content.left.values()):
+            life = content.lives.get(each.root_id, _Life())
+            for _, shape in reversed(life.shapes):
+                if shape is not None:
+                    found[each.id] = shape
+                    break
         return found
 
     def filled_partitions(self) -> dict[int, dict[int, TableName]]:

@@ -18,6 +18,7 @@ from penstock.timing import timing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from penstock.modifiers.former_parts import FormerParts
     from penstock.modifiers.modifier import Modifiers
     from penstock.sinks.copying import Copying
     from penstock.source.options import SourceOptions
@@ -58,11 +59,13 @@ class Copier:
         keeps_claim: bool = False,
         is_alone: bool = True,
         modifiers: Modifiers | None = None,
+        former_parts: FormerParts | None = None,
         is_paused: Callable[[], bool] = lambda: False,
     ) -> None:
         self.name = name
         self._is_paused = is_paused
         self._modifiers = modifiers
+        self._former_parts = former_parts
         self.error: PenstockError | None = None
         self._failure: BaseException | None = None  # what a round ended with that nobody expects
         self._spark = spark
@@ -206,6 +209,7 @@ class Copier:
             self._stop,
             self._on_change,
             self._modifiers,
+            self._former_parts,
         )
         # In this context, so that its lines name the same source.
         run = partial(copy_context().run, self._run_round, each)

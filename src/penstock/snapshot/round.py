@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from penstock.lsn import Lsn
     from penstock.modifiers.copies import ModifiedCopy
+    from penstock.modifiers.former_parts import FormerParts
     from penstock.modifiers.modifier import Modifiers
     from penstock.schema.description import TableStructure
     from penstock.schema.shape import TableShape
@@ -127,9 +128,11 @@ class Round:
         stop: threading.Event,
         on_change: Callable[[], None],
         modifiers: Modifiers | None = None,
+        former_parts: FormerParts | None = None,
     ) -> None:
         self.tables = frozenset(tables)
         self._modifiers = modifiers
+        self._former_parts = former_parts
         self._modified: dict[TableName, ModifiedCopy] = {}
         self._unfit: dict[TableName, PenstockError] = {}  # tables that their rules do not fit
         self._oids = tables
@@ -195,6 +198,8 @@ class Round:
         self._modified, unfit = modified_copies(self._modifiers, shapes, lsn)
         seen, more = modified_shapes(self._modifiers, shapes)
         self._unfit = unfit | more
+        if self._former_parts is not None:
+            self._unfit |= self._former_parts.unfit(shapes)
         return seen
 
     def _still_there(
