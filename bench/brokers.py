@@ -7,6 +7,7 @@ decode. Everything shares the machine: broker, source, Spark.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 import uuid
@@ -19,7 +20,7 @@ import yaml
 
 from bench.failure import BenchFailed
 from bench.ours import Penstock
-from bench.processes import Meter
+from bench.processes import BESIDE, Meter
 from bench.servers import connect, one
 from bench.workload import Result, Workload, growth
 
@@ -35,6 +36,7 @@ _LSN = "0/16B3748"
 _KAFKA_BATCH = 60_000
 _WINDOW = 1000
 _WARM = 20_000
+_SERVER = "broker or search server"
 _INSERTS = "CALL bench_inserts(%s, 1000)"
 _DOCUMENTS = """
 SELECT id, '{"id":"bench:' || %(lsn)s || ':' || id || '","op":"insert","schema":"public","table":"orders","commit_lsn":"'
@@ -294,6 +296,12 @@ class BrokerBacklog(Workload):
     least_ratio: float
     warm_count = _WARM
     least_per_second = 2000  # else it is given up, after a minute
+    _bare_cpu = 0.0
+    _bare_seconds = 0.0
+
+    def server(self) -> Any:
+        """What both deliver to."""
+        raise NotImplementedError
 
     @property
     def count(self) -> int:
@@ -308,21 +316,46 @@ class BrokerBacklog(Workload):
         system.hold()
         lsn = write(pair, _INSERTS, self.count)
         before = system.seconds()
-        with Meter(pair, system.pid) as meter:
+        with Meter(pair, system.pid, beside={_SERVER: self.server().pid}) as meter:
             began = time.perf_counter()
             system.release()
             ended = system.await_delivered(lsn, 60 + self.count / self.least_per_second)
         result = Result(self.name, system.name, self.count, ended - began, uses=meter.uses())
         result.parts = growth(before, system.seconds())
+        self._note_bound(result)
         return result
 
     def _measure_bare(self, pair: Pair, system: Bare) -> Result:
         write(pair, _INSERTS, self.count)
         records = system.documents()
         system.deliver(records[: self.warm_count])
-        began = time.perf_counter()
-        system.deliver(records)
-        return Result(self.name, system.name, self.count, time.perf_counter() - began)
+        with self.meter_bare(pair) as meter:
+            began = time.perf_counter()
+            system.deliver(records)
+            seconds = time.perf_counter() - began
+        return self.of_bare(system.name, seconds, meter)
+
+    def meter_bare(self, pair: Pair) -> Meter:
+        """Of a client that is this process, and of what it delivers to."""
+        return Meter(pair, None, beside={"bare client": os.getpid(), _SERVER: self.server().pid})
+
+    def of_bare(self, name: str, seconds: float, meter: Meter) -> Result:
+        """The result of a bare client."""
+        result = Result(self.name, name, self.count, seconds, uses=meter.uses())
+        self._bare_seconds = seconds
+        self._bare_cpu = sum(use.cpu_seconds for use in result.uses if use.group == BESIDE)
+        return result
+
+    def _note_bound(self, result: Result) -> None:
+        """What these cores allow: the work of the bare client and its server, and the walsender's, if nothing else cost anything."""
+        walsender = sum(use.cpu_seconds for use in result.uses if use.label == "walsender")
+        least = (self._bare_cpu + walsender) / len(os.sched_getaffinity(0))
+        if not self._bare_cpu:
+            return  # it was not measured
+        result.notes.append(
+            f"the bare client and its server used {self._bare_cpu:.2f} s of CPU, the walsender here {walsender:.2f} s:"
+            f" on these cores {least:.2f} s, a ratio of {min(1.0, self._bare_seconds / least):.2f}, if penstock cost nothing"
+        )
 
     def figure(self, result: Result) -> str:
         """See Workload."""
@@ -345,6 +378,10 @@ class Kafka(BrokerBacklog):
     least_ratio = 0.6
     systems = (BareTransactions, ExactlyOnce)
 
+    def server(self) -> Any:
+        """See BrokerBacklog."""
+        return kafka()
+
     @property
     def title(self) -> str:
         """See Workload."""
@@ -359,6 +396,10 @@ class KafkaAtLeastOnce(BrokerBacklog):
     least_ratio = 0.7
     systems = (BareKafka, AtLeastOnce)
 
+    def server(self) -> Any:
+        """See BrokerBacklog."""
+        return kafka()
+
     @property
     def title(self) -> str:
         """See Workload."""
@@ -372,6 +413,10 @@ class Nats(BrokerBacklog):
     required = "≥ 0.6 of a bare publisher with the same window"
     least_ratio = 0.6
     systems = (BareNats, IntoNats)
+
+    def server(self) -> Any:
+        """See BrokerBacklog."""
+        return nats()
 
     @property
     def title(self) -> str:

@@ -13,13 +13,13 @@ import psutil
 from bench.servers import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import psycopg
 
     from bench.servers import Pair
 
-SOURCE, TARGET, PENSTOCK = "source", "target", "penstock"
+SOURCE, TARGET, PENSTOCK, BESIDE = "source", "target", "penstock", "beside"
 
 _SAMPLE_SECONDS = 0.25
 # A process of a server that ended before the server was asked who it is.
@@ -40,7 +40,7 @@ _NAMES = (
 class ProcessUse:
     """What one process used."""
 
-    group: str  # source, target (the servers) or penstock
+    group: str  # source, target (the servers), penstock, or what is beside them
     label: str
     cpu_seconds: float
     peak_bytes: int  # 0: not known
@@ -74,11 +74,12 @@ class _Track:
 
 @dataclass
 class Meter:
-    """Samples the servers of a pair and a process tree until its block ends."""
+    """Samples the servers of a pair and a process tree until its block ends, and single processes by their names."""
 
     pair: Pair
     root_pid: int | None
     sample_seconds: float = _SAMPLE_SECONDS
+    beside: Mapping[str, int] = field(default_factory=dict)
     _tracks: dict[int, _Track] = field(default_factory=dict)
     _ended_before: dict[str, float] = field(default_factory=dict)
     _unseen: dict[str, float] = field(default_factory=dict)
@@ -128,7 +129,7 @@ class Meter:
                 )
         for group, cpu in self._unseen.items():
             found.append(ProcessUse(group, _UNSEEN, cpu, 0))
-        groups = (SOURCE, TARGET, PENSTOCK)
+        groups = (SOURCE, TARGET, PENSTOCK, BESIDE)
         return sorted(found, key=lambda use: (groups.index(use.group), -use.cpu_seconds))
 
     def _run(self) -> None:
@@ -178,14 +179,18 @@ class Meter:
                     self._measure(group, process, first=first)
                 except (psutil.NoSuchProcess, psutil.ZombieProcess):
                     continue
+        for label, pid in self.beside.items():
+            self._measure(BESIDE, psutil.Process(pid), first=first, label=label)
 
-    def _measure(self, group: str, process: psutil.Process, *, first: bool) -> None:
+    def _measure(
+        self, group: str, process: psutil.Process, *, first: bool, label: str = _NAMELESS
+    ) -> None:
         with process.oneshot():
             times = process.cpu_times()
             cpu = times.user + times.system
             track = self._tracks.get(process.pid)
             if track is None or track.process != process:
-                label = _label_of(process) if group == PENSTOCK else _NAMELESS
+                label = _label_of(process) if group == PENSTOCK else label
                 # What was there before the block began is not charged for its past.
                 track = _Track(process, group, label, cpu if first else 0.0, cpu)
                 self._tracks[process.pid] = track

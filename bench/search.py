@@ -11,16 +11,18 @@ import json
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from bench.brokers import Bare, Broker, BrokerBacklog, write
 from bench.brokers import started as started_servers
 from bench.failure import BenchFailed
-from bench.workload import Result
 
 if TYPE_CHECKING:
+    from bench.processes import Meter
     from bench.servers import Pair
+    from bench.workload import Result
 
 _BULK_BYTES = 4_000_000
 _CONCURRENCY = 2
@@ -66,15 +68,17 @@ class BareBulk(Bare):
         rows = self._pair.source.execute(_DOCUMENTS, {"first": _FIRST_VERSION}).fetchall()
         return [text.encode() for (text,) in rows]
 
-    def seconds_for(self, records: list[Any]) -> float:
+    def seconds_for(self, records: list[Any], meter: Meter | None = None) -> float:
         """Send everything; how long the requests took, and nothing beside them."""
         index = f"bare-{uuid.uuid4().hex[:8]}"
         server().must("PUT", f"/{index}", _mapping())
         bodies = _bodies(records)
-        began = time.perf_counter()
-        with ThreadPoolExecutor(_CONCURRENCY) as pool:
+        with ExitStack() as metered, ThreadPoolExecutor(_CONCURRENCY) as pool:
+            if meter is not None:
+                metered.enter_context(meter)
+            began = time.perf_counter()
             list(pool.map(lambda body: self._send(index, body), bodies))
-        seconds = time.perf_counter() - began
+            seconds = time.perf_counter() - began
         server().must("POST", f"/{index}/_refresh")
         count = server().must("GET", f"/{index}/_count")["count"]
         server().must("DELETE", f"/{index}")
@@ -136,6 +140,10 @@ class Search(BrokerBacklog):
         """How many rows."""
         return self.sizes.count(500_000, 1000)
 
+    def server(self) -> Any:
+        """See BrokerBacklog."""
+        return server()
+
     @property
     def title(self) -> str:
         """See Workload."""
@@ -149,7 +157,8 @@ class Search(BrokerBacklog):
             system.seconds_for(
                 records
             )  # whoever comes first must not pay for the server's compiler
-            return Result(self.name, system.name, self.count, system.seconds_for(records))
+            meter = self.meter_bare(pair)
+            return self.of_bare(system.name, system.seconds_for(records, meter), meter)
         result = super().measure(pair, system)
         if isinstance(system, IntoSearch):
             server().must("POST", f"/{system.alias}/_refresh")

@@ -64,6 +64,12 @@ class BrokerProcess(ABC):
             self._process.terminate()
             self.gone()
 
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal: SIGSTOP has it keep its connections and not answer."""
         assert self._process is not None
