@@ -19,12 +19,12 @@ import pytest
 
 from fix_wait import wait_until
 from fix_webhooks import Hooks, Reply, change
-from penstock import failpoints
 from penstock.errors import SinkError, SinkLoginRefused
 from penstock.sinks.webhook.delivery import _lane_of
 from penstock.sinks.webhook.doc import Doc
 from penstock.sinks.webhook.kind import WebhookKind
 from penstock.sinks.webhook.signature import key_of, new_secret, signatures
+from penstock.testing.forked import was_killed_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -1062,19 +1062,6 @@ def test_subscription_that_is_changed_or_removed_is_not_waited_for(
 # --- crashes -----------------------------------------------------------------------------------
 
 
-def _killed_at(point: str, passing: int, work: Callable[[], None]) -> None:
-    child = os.fork()
-    if child == 0:
-        try:
-            failpoints.arm(point, passing)
-            work()
-        finally:
-            os._exit(3)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status), f"it was not killed at {point}"
-    assert os.WTERMSIG(status) == signal.SIGKILL
-
-
 @pytest.mark.parametrize("point", ["webhook.before_commit", "webhook.after_commit"])
 def test_kill_around_the_outbox_loses_nothing_and_doubles_nothing(
     tmp_path, receiver, point: str
@@ -1087,7 +1074,7 @@ def test_kill_around_the_outbox_loses_nothing_and_doubles_nothing(
             sink.deliver(change(number, number))
         sink.sink.close()
 
-    _killed_at(point, 3, one_run)
+    assert was_killed_at(point, 3, one_run)
     one_run()
     assert receiver.ids == [change(number, number)["id"] for number in range(1, 7)]
 
@@ -1104,7 +1091,7 @@ def test_kill_within_a_large_transaction_leaves_nothing_of_it(
         sink.insert(100)
         sink.sink.close()
 
-    _killed_at("webhook.inside_append", 3, one_run)
+    assert was_killed_at("webhook.inside_append", 3, one_run)
     assert receiver.requests == []
     one_run()
     assert len(receiver.ids) == len(set(receiver.ids)) == 100

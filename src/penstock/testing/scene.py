@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import pickle
 import shutil
-import signal
-import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from penstock import failpoints, vault
+from penstock import vault
 from penstock.lsn import Lsn
 from penstock.schema.describe import structure_of
 from penstock.schema.difference import Difference
@@ -22,6 +18,7 @@ from penstock.sinks.ddl_transaction import Rows, ShapeChange, TableDifference
 from penstock.sinks.kind import SinkPlace
 from penstock.sinks.sink import Batch, SharingWorker
 from penstock.spark.jobs import Span, run_task
+from penstock.testing.forked import was_killed_at
 from penstock.testing.stream import (
     TYPE_OIDS,
     delete,
@@ -338,25 +335,7 @@ class Scene:
 
     def killed_at(self, point: str, passing: int, work: Callable[[], None]) -> bool:
         """Do some work in a process that dies at a fault point; whether it came so far."""
-        child = os.fork()
-        if child == 0:
-            # What the parent has made is the parent's to end: a client's threads are not here.
-            gc.freeze()
-            try:
-                failpoints.arm(point, passing)
-                work()
-            except BaseException:  # noqa: BLE001 - the parent sees that it did not die by the signal
-                traceback.print_exc()
-                os._exit(3)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-            return True
-        assert os.WEXITSTATUS(status) == 0, (
-            f"the sink raised an exception in the process that was to be killed at {point};"
-            " its traceback is in the captured stderr"
-        )
-        return False
+        return was_killed_at(point, passing, work)
 
     def _commit(self, position: Lsn, slices: Sequence[Any], task_count: int = 1) -> Lsn:
         batch = self._batch(position, slices[-1].head.end_lsn)
