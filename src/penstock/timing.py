@@ -313,6 +313,11 @@ class Timing:
     # What they use is measured once for all who ask within so long.
     process_usage_seconds: float = _limit(0.5)
 
+    # -- tests of sinks --------------------------------------------------------------------------
+    # Longer than any sink takes to open and to deliver a few documents on a busy machine.
+    forked_work_seconds: float = _limit(80.0)
+    forked_poll_seconds: float = _limit(0.005)
+
     def shortened(self, factor: float) -> Timing:
         """The same with pauses of this part of their length."""
         pauses = [one.name for one in fields(self) if one.metadata["is_pause"]]

@@ -12,6 +12,7 @@ from penstock.failpoints import fault_point
 from penstock.testing import forked
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -30,9 +31,9 @@ def test_work_that_fails_is_a_failure() -> None:
 
 
 def test_child_that_hangs_is_killed_and_the_work_done_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, use_timing: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr(forked, "_CHILD_SECONDS", 0.5)
+    use_timing(forked_work_seconds=1)
     seen = tmp_path / "seen"
 
     def hangs_once() -> None:
@@ -46,8 +47,8 @@ def test_child_that_hangs_is_killed_and_the_work_done_again(
         os.kill(int(seen.read_text()), 0)
 
 
-def test_child_that_hangs_each_time_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forked, "_CHILD_SECONDS", 0.1)
+def test_child_that_hangs_each_time_is_reported(use_timing: Callable[..., None]) -> None:
+    use_timing(forked_work_seconds=0.1)
 
     with pytest.raises(AssertionError, match="took longer than"):
         forked.was_killed_at("file.after_append", 1, signal.pause)

@@ -10,13 +10,11 @@ import traceback
 from typing import TYPE_CHECKING
 
 from penstock import failpoints
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Longer than any sink takes to open and to deliver a few documents on a busy machine.
-_CHILD_SECONDS = 80.0
-_POLL_SECONDS = 0.005
 _FORKS = 3
 
 
@@ -39,7 +37,7 @@ def was_killed_at(point: str, passing: int, work: Callable[[], None]) -> bool:
         return False
     raise AssertionError(
         f"{_FORKS} processes that were to be killed at {point} took longer than"
-        f" {_CHILD_SECONDS:g} s each"
+        f" {timing().forked_work_seconds:g} s each"
     )
 
 
@@ -57,14 +55,14 @@ def _status_of(point: str, passing: int, work: Callable[[], None]) -> int | None
             os._exit(3)
         os._exit(0)
     status: int | None = None
-    deadline = time.monotonic() + _CHILD_SECONDS
+    deadline = time.monotonic() + timing().forked_work_seconds
     try:
         while status is None and time.monotonic() < deadline:
             ended, found = os.waitpid(child, os.WNOHANG)
             if ended:
                 status = found
             else:
-                time.sleep(_POLL_SECONDS)
+                time.sleep(timing().forked_poll_seconds)
     finally:
         # Never left behind: it has the parent's files, and who waits for their end waits for ever.
         if status is None:
