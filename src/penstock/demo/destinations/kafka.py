@@ -81,9 +81,11 @@ sinks:
             # Topics are made by penstock, once it has something for them.
             consumer.subscribe([f"^shop\\.({'|'.join(TABLES)})$"])
             while not self._stop.is_set():
-                for record in consumer.consume(500, 0.1):
-                    if record.error() is None:
-                        self._keeper.take(record.value())
+                # One by one: of a batch, librdkafka loses records where the group rebalances meanwhile, as it does
+                # with each topic that is made.
+                record = consumer.poll(0.1)
+                if record is not None and record.error() is None:
+                    self._keeper.take(record.value())
         finally:
             consumer.close()
 
