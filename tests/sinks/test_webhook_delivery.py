@@ -1150,6 +1150,7 @@ def test_sink_that_is_paused_asks_nobody_until_it_is_resumed(hooks, receiver) ->
     sink.sink.resume()
     receiver.wait_for(lambda: len(receiver.ids) == len(ids) + 1)
     assert set(receiver.ids) == set(ids)
+    wait_until(sink.sink.has_handed_on)  # the last answers have come, too
     assert sink.insert(1)[0] in receiver.ids  # it is waited for again
 
 

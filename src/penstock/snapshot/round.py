@@ -468,9 +468,10 @@ class Round:
         self._on_change()
 
     def _leave(self, name: TableName) -> None:
-        """A table was removed, or scheduled or begun anew: this round has nothing to say of it."""
+        """A table is whole already, was removed, or scheduled or begun anew: this round has nothing to say of it."""
         if self._on_the_way.pop(name, None) is not None:
-            _log.info("%s is not copied any more: it was removed, or begins anew", name)
+            # The answer to its COMMIT may have been lost: then it is whole.
+            _log.info("%s leaves this copy: it is whole, was removed, or begins anew", name)
         self._ended_early.add(name)
         self._on_change()
 
