@@ -16,6 +16,10 @@ from penstock.logging import set_up_logging, speak_for, speak_of_batch, speak_of
 def as_before():
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    # Other tests run parts of a pipeline in this thread, which name what they speak for.
+    speak_for("")
+    speak_of_sink("")
+    speak_of_batch(None)
     yield
     root.handlers[:], root.level = handlers, level
 
