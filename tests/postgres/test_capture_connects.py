@@ -102,11 +102,10 @@ def test_slot_that_changed_while_capture_was_away_is_refused(
     assert source.value("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), %s) > 0", str(before))
 
 
-@pytest.mark.parametrize("acknowledge", ["delivered", "logged"])
-@only_new
-def test_slot_that_was_advanced_while_nobody_captured_is_refused_at_the_start(
+def _behind_its_slot(
     source: Database, capture_of: Callable[..., Capturing], acknowledge: str
-) -> None:
+) -> tuple[Capturing, Lsn]:
+    """Capture that was stopped before somebody advanced its slot; and where its log ends."""
     source.execute(TABLE)
     capturing = capture_of(source.url, acknowledge)
     source.execute(ROWS, 1, 10)
@@ -114,7 +113,15 @@ def test_slot_that_was_advanced_while_nobody_captured_is_refused_at_the_start(
     capturing.stop()
     source.execute(ROWS, 11, 110)
     advance(source, source.value(SLOT, source.name))
-    before = capturing.durable_lsn
+    return capturing, capturing.durable_lsn
+
+
+@pytest.mark.parametrize("acknowledge", ["delivered", "logged"])
+@only_new
+def test_slot_that_was_advanced_while_nobody_captured_is_refused_at_the_start(
+    source: Database, capture_of: Callable[..., Capturing], acknowledge: str
+) -> None:
+    capturing, before = _behind_its_slot(source, capture_of, acknowledge)
 
     capturing.start()
 
@@ -127,14 +134,7 @@ def test_slot_that_was_advanced_while_nobody_captured_is_refused_at_the_start(
 def test_slot_that_was_advanced_is_refused_while_somebody_else_delivers(
     source: Database, capture_of: Callable[..., Capturing], acknowledge: str
 ) -> None:
-    source.execute(TABLE)
-    capturing = capture_of(source.url, acknowledge)
-    source.execute(ROWS, 1, 10)
-    capturing.catch_up()
-    capturing.stop()
-    source.execute(ROWS, 11, 110)
-    advance(source, source.value(SLOT, source.name))
-    before = capturing.durable_lsn
+    capturing, before = _behind_its_slot(source, capture_of, acknowledge)
 
     with state_of(capturing.file).lock("deliver"):
         capturing.start()
