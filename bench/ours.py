@@ -144,6 +144,7 @@ class Penstock:
 
     def watch_log(self) -> None:
         """Note when the log grows."""
+        self.log_written_at()
         self._log_watch = _LogWatch(self._state / "log")
 
     def check(self) -> None:
@@ -303,9 +304,10 @@ class _LogWatch(threading.Thread):
 
     def _size(self) -> int:
         total = 0
-        for entry in os.scandir(self._directory):
-            with suppress(FileNotFoundError):
-                total += entry.stat().st_size
+        with suppress(FileNotFoundError):  # it is read once more when penstock is gone
+            for entry in os.scandir(self._directory):
+                with suppress(FileNotFoundError):
+                    total += entry.stat().st_size
         return total
 
 
