@@ -35,7 +35,8 @@ only_new = pytest.mark.parametrize("server", ["new"], indirect=True)
 only_15 = pytest.mark.parametrize("server", ["15"], indirect=True)
 
 # Little WAL is kept for the next segments, since it may be kept in memory.
-_SETTINGS = {"max_prepared_transactions": "20", "max_wal_size": "256MB"}
+# What tests ask of a catalog is long and asked once: to compile it took a fifth of the time.
+_SETTINGS = {"max_prepared_transactions": "20", "max_wal_size": "256MB", "jit": "off"}
 _ZONKY = "io.zonky.test.postgres:embedded-postgres-binaries-{platform}:{version}"
 _ZONKY_PLATFORMS = {
     ("Linux", "x86_64"): "linux-amd64",
