@@ -96,10 +96,11 @@ class Timing:
     # How long tables that catch up may keep the others waiting at a time.
     flow_catch_up_seconds: float = _limit(2.0)
     # How often the states of tables are read: at once when there is news, often while some are being
-    # copied, seldom else.
+    # copied, seldom else, and so much later while one commit follows another.
     tables_news_seconds: float = _pause(0.05)
     tables_busy_seconds: float = _pause(0.25)
     tables_idle_seconds: float = _pause(2.0)
+    tables_backlog_seconds: float = _pause(8.0)
     # Of the 10 s a stop may take: how long a batch under way may need before it is cancelled.
     delivery_patience_seconds: float = _limit(6.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from penstock.run.commits import Commits
 from penstock.run.deliver import Delivery
 from penstock.run.flow import Feed, Flow
 from penstock.sinks.sink import Batch, Receipt
+from penstock.timing import Timing
 
 
 class Scripted(Flow):
@@ -175,3 +177,32 @@ def test_flow_that_rests_lets_its_sink_do_what_is_due_and_holds_it_once() -> Non
     for step in (flow.pause, flow.pause, flow.rest, flow.resume, flow.resume):
         step()
     assert done == ["pause", "idle", "resume"]
+
+
+class Arriving:
+    """A log in which a slice of so many bytes lies at each look."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.sizes = list(sizes)
+
+    def read(self, most_bytes: int) -> list[Any]:
+        size = self.sizes.pop(0) if self.sizes else 0
+        return [SimpleNamespace(head=SimpleNamespace(data_bytes=size))] if size else []
+
+
+@pytest.mark.parametrize(
+    ("since_last", "may_grow", "count"),
+    [(0.0, True, 3), (60.0, True, 1), (0.0, False, 1)],
+    ids=["it comes fast", "it took long to come", "others wait"],
+)
+def test_batch_of_a_backlog_waits_for_more_only_where_more_comes(
+    monkeypatch, since_last, may_grow, count
+):
+    monkeypatch.setattr("penstock.run.flow.timing", lambda: Timing(flow_grow_seconds=20.0))
+    flow = Scripted(Receipt(0))
+    flow._sink = SimpleNamespace(batch_bytes=30 << 20)  # type: ignore[assignment]
+    before: Any = Arriving(10 << 20)
+    assert len(flow._read(before, may_grow=True)) == 1
+    flow._read_at = time.monotonic() - since_last
+    log: Any = Arriving(10 << 20, 10 << 20, 10 << 20, 10 << 20)
+    assert len(flow._read(log, may_grow)) == count

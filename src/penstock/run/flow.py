@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 # A batch this large says that there is more to come; the next ones wait, so long, to be so large.
 _BACKLOG_BYTES = 2 * 1024 * 1024
 _GROW_BYTES = 24 * 1024 * 1024
+_MOST_GROWING = 2  # times as long
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ class Flow:
         self._files = feed.files
         self._rules = RuleWatch(feed.wire, sink, self._chain)
         self._grow_bytes = 0
+        self._read_at = 0.0
         self._reported_at = 0.0
         self._has_news = False
         self._committed_at = 0
@@ -242,7 +244,7 @@ class Flow:
         self._check_at = now + self._check_seconds
         self.raise_if_failed()
         group = self.tables.next_group(self.delivered_lsn, now)
-        if group or self.tables.is_due(now):
+        if group or self.tables.is_due(now, is_committing=not commits.is_idle):
             commits.wait()
             self.raise_if_failed()
             self._poll_tables(now)
@@ -395,19 +397,24 @@ class Flow:
     def _read(self, reader: LogReader, may_grow: bool) -> list[Slice]:
         """The slices of the next batch.
 
-        In a backlog a batch waits a moment to grow: a job costs the same for one slice as for ten.
+        In a backlog a batch waits a moment to grow: a job costs the same for one slice as for ten. What took
+        longer than that to come since the last batch was read would hardly grow meanwhile.
         """
         slices = reader.read(self._sink.batch_bytes)
         size = _size(slices)
-        deadline = time.monotonic() + (timing().flow_grow_seconds if may_grow else 0.0)
+        now, grow_seconds = time.monotonic(), timing().flow_grow_seconds
+        if not may_grow or now - self._read_at > _MOST_GROWING * grow_seconds:
+            grow_seconds = 0.0
         while (
             0 < size < self._grow_bytes
-            and time.monotonic() < deadline
+            and time.monotonic() < now + grow_seconds
             and not self._stop.wait(timing().flow_busy_seconds)
         ):
             more = reader.read(self._sink.batch_bytes - size)
             slices += more
             size += _size(more)
+        if slices:
+            self._read_at = time.monotonic()
         is_backlog = size >= _BACKLOG_BYTES
         self._grow_bytes = min(_GROW_BYTES, self._sink.batch_bytes) if is_backlog else 0
         return slices

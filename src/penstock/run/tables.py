@@ -68,6 +68,7 @@ class TableKeeper:
         self._requests = requests
         self._idle_seconds = timing().tables_idle_seconds * pace
         self._poll_at = 0.0
+        self._is_busy = True
         self._polled_at = 0.0
         self._pause_seconds = 0.0
         self._has_news = False
@@ -149,11 +150,17 @@ class TableKeeper:
         """Whether some lack an object that somebody may have made since; from another thread."""
         return self._sink.tables.has_notes
 
-    def is_due(self, now: float) -> bool:
-        """Whether it is time to poll again: often while tables change, and when members may have."""
+    def is_due(self, now: float, *, is_committing: bool) -> bool:
+        """Whether it is time to poll again: often while tables change, and when members may have.
+
+        A commit that is under way would have to be waited for, by the next job too: in a backlog, where one always is,
+        what only comes round is polled less often.
+        """
         if now < self._polled_at + self._pause_seconds:
             return False
-        return self._has_news or now >= self._poll_at or self._report_at() != self._seen_report_at
+        is_delayed = is_committing and not self._is_busy
+        poll_at = self._poll_at + (timing().tables_backlog_seconds if is_delayed else 0.0)
+        return self._has_news or now >= poll_at or self._report_at() != self._seen_report_at
 
     def poll(self, lsn: Lsn, now: float) -> bool:
         """See what copiers and people have done, and what is published. Never during a commit.
@@ -174,8 +181,10 @@ class TableKeeper:
         waits_for_members = (
             self._is_ahead or self._are_members_delayed or not self._has_seen_members
         )
-        is_busy = is_busy or waits_for_members or self._sink.tables.objects_due
-        self._poll_at = now + (timing().tables_busy_seconds if is_busy else self._idle_seconds)
+        self._is_busy = is_busy or waits_for_members or self._sink.tables.objects_due
+        self._poll_at = now + (
+            timing().tables_busy_seconds if self._is_busy else self._idle_seconds
+        )
         before = self._pending
         self._pending = {
             n

@@ -37,7 +37,7 @@ class AtLeastOnceSink(DocumentSink):
     """Delivers in tasks. A producer outlives its task: to make one takes longer than most batches."""
 
     delivered_by = "tasks"
-    batch_bytes = 32 * 1024 * 1024
+    batch_bytes = 64 * 1024 * 1024
 
     def __init__(self, place: SinkPlace[KafkaOptions]) -> None:
         self.shared_by = _SHARED_BY[place.options.key]

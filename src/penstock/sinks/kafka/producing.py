@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 # Purged by ourselves, with a transaction that is not to be.
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
-_POLL_EVERY = 10_000
+# What is acknowledged is freed where it is polled: soon, while it is still in the processor's cache. After 500 records
+# instead of 10,000 a million of them cost a fifth less.
+_POLL_EVERY = 500
 _BY_KEY = -1  # the partitioner chooses
 _LARGEST_RECORD = 1_000_000_000
 _BATCH_BYTES = 1_000_000

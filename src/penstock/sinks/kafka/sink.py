@@ -39,7 +39,7 @@ class ExactlyOnceSink(DocumentSink):
     """Delivers by transactions, which hold the position as well."""
 
     stores_state = True
-    batch_bytes = 16 * 1024 * 1024
+    batch_bytes = 32 * 1024 * 1024
 
     def __init__(self, place: SinkPlace[KafkaOptions]) -> None:
         options = place.options

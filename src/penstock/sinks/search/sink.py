@@ -65,7 +65,7 @@ class SearchSink(DocumentSink):
     shows_rows = True
     delivered_by = "tasks"
     parks_by_key = True  # by versions: see `settle` and `emptied`
-    batch_bytes = 32 * 1024 * 1024
+    batch_bytes = 64 * 1024 * 1024
 
     def __init__(self, place: SinkPlace[SearchOptions]) -> None:
         self._place = place
