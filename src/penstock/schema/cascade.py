@@ -122,14 +122,30 @@ class _Others:
             self._meet(reported.table_id)
             return
         if reported.constraint_id is not None:
-            renamed = tuple(
-                each.model_copy(update={"name": reported.name})
-                if each.id == reported.constraint_id
-                else each
-                for each in shape.constraints
-            )
-            self.update(shape.id, constraints=_in_order(renamed, "kind", "name"))
+            self._rename_constraint(shape, reported)
             return
+        index = self._index_as_it_is(shape, reported, is_there=is_there)
+        if index is None:
+            return  # dropped since, which the stream reports in its turn
+        others = tuple(
+            each for each in shape.indexes if each.id != index.id and each.name != index.name
+        )
+        self.update(shape.id, indexes=_in_order((*others, index), "name"))
+
+    def _rename_constraint(self, shape: TableShape, reported: ReportedIndex) -> None:
+        """An index that is a constraint's, which bears its name."""
+        renamed = tuple(
+            each.model_copy(update={"name": reported.name})
+            if each.id == reported.constraint_id
+            else each
+            for each in shape.constraints
+        )
+        self.update(shape.id, constraints=_in_order(renamed, "kind", "name"))
+
+    def _index_as_it_is(
+        self, shape: TableShape, reported: ReportedIndex, *, is_there: bool
+    ) -> IndexShape | None:
+        """With its definition, which is reported, or known, or looked up; under the id by which it is known here."""
         known = next((each for each in shape.indexes if each.id == reported.id), None)
         definition = reported.definition or (known.definition if known is not None else None)
         if definition is None:
@@ -138,15 +154,9 @@ class _Others:
             known = _made_anew(shape, reported, definition, now) if is_there else None
             definition = definition or (known.definition if known is not None else None)
         if definition is None:
-            return  # dropped since, which the stream reports in its turn
-        # The one that was made anew keeps the id by which it is known here.
-        index = reported.shape(definition).model_copy(
-            update={"id": known.id if known is not None else reported.id}
-        )
-        others = tuple(
-            each for each in shape.indexes if each.id != index.id and each.name != index.name
-        )
-        self.update(shape.id, indexes=_in_order((*others, index), "name"))
+            return None
+        number = known.id if known is not None else reported.id
+        return reported.shape(definition).model_copy(update={"id": number})
 
     def take_comment(self, reported: ReportedComment) -> None:
         shape = self.get(reported.table_id)

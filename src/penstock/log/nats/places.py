@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nats.js import api
 
@@ -117,6 +117,11 @@ def _risks_of(options: NatsLogOptions, name: str, place: str) -> Iterator[Pensto
             place,
             "delete it while penstock is stopped and nothing waits in it: penstock makes it on disk",
         )
+    yield from _limits_of(config, place)
+
+
+def _limits_of(config: Any, place: str) -> Iterator[PenstockError]:
+    """What a stream deletes or refuses by itself."""
     limits = {"max_age": config.max_age or 0, "max_bytes": max(0, config.max_bytes or 0)}
     limits["max_msgs"] = max(0, config.max_msgs or 0)
     limits["max_msgs_per_subject"] = max(0, config.max_msgs_per_subject or 0)

@@ -137,6 +137,30 @@ def _meetings(
     options = next(iter(places.values())).options
     if not options.writes_tombstones and options.format is not Format.AVRO:
         return
+    is_avro = options.format is Format.AVRO
+    for topic, those in _sources_of_topics(places, chosen):
+        harm = (
+            "schemas of Avro belong to one source each, and the registry refuses the second"
+            if is_avro
+            else "a tombstone of a key of one has a compacted topic forget the row of the other"
+        )
+        otherwise = (
+            "" if is_avro else ", or tombstones: false where two sources can have the same key"
+        )
+        yield Finding(
+            DestinationRefuses(
+                f"sources {' and '.join(those)} go to topic {topic}: {harm}",
+                f"sink {places[those[0]].name}",
+                f"write {{source}} into topic:{otherwise}",
+            ),
+            "error" if is_avro else "warning",
+        )
+
+
+def _sources_of_topics(
+    places: Mapping[str, SinkPlace[KafkaOptions]], chosen: Mapping[str, Any]
+) -> Iterator[tuple[str, list[str]]]:
+    """Topics in which records of several sources cannot be told from one another by their keys; with those sources."""
     sources: dict[tuple[str, TableName | None], set[str]] = {}
     for source_id, known in chosen.items():
         place = places[source_id]
@@ -144,28 +168,10 @@ def _meetings(
         for table in known.followed:
             target = place.routes.of(table) or table
             # Keys of penstock's own form name the table.
-            own = target if options.format is Format.JSON else None
+            own = target if place.options.format is Format.JSON else None
             sources.setdefault((topics.of(*target), own), set()).add(source_id)
     for topic in sorted({topic for (topic, _), those in sources.items() if len(those) > 1}):
-        those = sorted(
-            set().union(*(found for (each, _), found in sources.items() if each == topic))
-        )
-        is_avro = options.format is Format.AVRO
-        harm = (
-            "schemas of Avro belong to one source each, and the registry refuses the second"
-            if is_avro
-            else "a tombstone of a key of one has a compacted topic forget the row of the other"
-        )
-        yield Finding(
-            DestinationRefuses(
-                f"sources {' and '.join(those)} go to topic {topic}: {harm}",
-                f"sink {places[those[0]].name}",
-                "write {source} into topic:"
-                + (
-                    ""
-                    if is_avro
-                    else ", or tombstones: false where two sources can have the same key"
-                ),
-            ),
-            "error" if is_avro else "warning",
+        yield (
+            topic,
+            sorted(set().union(*(found for (each, _), found in sources.items() if each == topic))),
         )
