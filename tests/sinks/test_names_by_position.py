@@ -115,6 +115,8 @@ class Scene:
     target: Database
     end: int = STEP
     stream: list[tuple[Lsn, Lsn, SchemaChange]] = field(default_factory=list)
+    # What comes in one transaction with a change, by its position.
+    together: dict[Lsn, tuple[Rows, SchemaChange]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.ddl_transactions = DdlTransactionReader(
@@ -137,8 +139,17 @@ class Scene:
         self.end = int(end_lsn)
         return end_lsn
 
-    def _mark(self, commit_lsn: Lsn, end_lsn: Lsn, change: SchemaChange) -> Mark:
-        return Mark(commit_lsn, end_lsn, 0, 0, 0, 0, CHANGE, as_content(change))
+    def report_together(self, rows: Rows, first: SchemaChange, change: SchemaChange) -> None:
+        """One transaction with rows and two changes."""
+        commit_lsn, end_lsn = Lsn(self.end + STEP // 2), Lsn(self.end + STEP)
+        marks = [self._mark(commit_lsn, end_lsn, each, n) for n, each in enumerate((first, change))]
+        self.state.past_shapes.append(marks)
+        self.stream.append((commit_lsn, end_lsn, change))
+        self.together[commit_lsn] = rows, first
+        self.end = int(end_lsn)
+
+    def _mark(self, commit_lsn: Lsn, end_lsn: Lsn, change: SchemaChange, number: int = 0) -> Mark:
+        return Mark(commit_lsn, end_lsn, 0, 0, number, number, CHANGE, as_content(change))
 
     def read_catalog(self, **published: int) -> None:
         """The catalog is read where the stream ends by now, and the sink hears of it."""
@@ -186,11 +197,18 @@ class Scene:
     ) -> dict[TableName, TableName]:
         """Tables that flow, or those that catch up, follow a transaction."""
         commit_lsn, end_lsn, change = each
-        part = self.ddl_transactions._shape_change(
-            self._mark(commit_lsn, end_lsn, change), change, {}
-        )
-        batch = Batch(1, after_lsn, end_lsn, 0, frozenset(), copies_first=True)
-        return self.sink.commit_shapes(batch, [part], cast("Any", None), only)
+        rows, first = self.together.get(commit_lsn, (None, None))
+        changes = [change] if first is None else [first, change]
+        parts: list[Any] = [] if rows is None else [rows]
+        parts += [
+            self.ddl_transactions._shape_change(
+                self._mark(commit_lsn, end_lsn, one, number), one, {}
+            )
+            for number, one in enumerate(changes)
+        ]
+        tables = frozenset() if rows is None else rows.tables
+        batch = Batch(1, after_lsn, end_lsn, 0, tables, copies_first=True)
+        return self.sink.commit_shapes(batch, parts, cast("Any", None), only)
 
     def deliver_all(self) -> None:
         self.deliver(sum(end_lsn > self.position for _, end_lsn, _ in self.stream))
@@ -317,6 +335,40 @@ def test_table_that_was_dropped_before_its_copy_leaves_nothing(scene: Scene):
 
     assert scene.states() == {}
     assert scene.made() == []
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["made", "made and dropped"])
+def test_name_of_a_table_that_is_dropped_with_its_first_rows_is_free_for_others(
+    scene: Scene, is_there: bool
+):
+    # A table that nobody has scheduled has rows, is dropped, and another one is made, all in one transaction.
+    scene.report(shape(A, "t"))
+    scene.deliver()
+    rows = Rows(0, frozenset({public("t")}), {public("t"): A})
+    dropped = SchemaChange(
+        format=FORMAT,
+        tag="DROP TABLE",
+        dropped_tables=(Gone(id=A, schema_name="public", name="t"),),
+    )
+    made = SchemaChange(
+        format=FORMAT, tag="CREATE TABLE", tables=(shape(B, "t", is_created_in_stream=True),)
+    )
+    scene.report_together(rows, dropped, made)
+    end_lsn = Lsn(scene.end)
+    if not is_there:
+        scene.report(dropped=(B,))
+        end_lsn = scene.report(shape(C, "t"))
+    # Read before the sink has come there, as after a long stop.
+    scene.read_catalog(t=B if is_there else C)
+    scene.deliver()
+    if public("t") in scene.copying.due():
+        # The snapshot has another table under the name.
+        scene.copying.postpone(public("t"), end_lsn)
+    scene.deliver_all()
+    scene.check()
+
+    assert scene.states() == {"t": ("pending", B if is_there else C)}
+    assert scene.copying.due() == {public("t"): B if is_there else C}
 
 
 def test_tables_that_swapped_names_before_their_copies_wait_under_their_own(scene: Scene):

@@ -425,7 +425,7 @@ class TableKeeper:
             if name is None:
                 continue
             before = detached.get(name)
-            if name not in taken or self._is_replaced(name, oid, before):
+            if name not in taken or self._is_replaced(name, oid, before, members):
                 new[name] = oid
             elif before is not None and before.state == TableState.CATCHING_UP:
                 self._are_names_taken = True  # by one that has yet to come to its new name
@@ -433,9 +433,15 @@ class TableKeeper:
             self._sink.tables.schedule_copy(new, lsn)
             _log.info("%s to be copied", name_tables(new))
 
-    def _is_replaced(self, name: TableName, oid: int, before: DetachedTable | None) -> bool:
+    def _is_replaced(
+        self, name: TableName, oid: int, before: DetachedTable | None, members: Members
+    ) -> bool:
         """Whether another table has the name now, and nothing of the first one is on its way."""
-        return self._is_made_anew(name, oid) and (before is None or before.needs_copy)
+        if before is None:
+            return self._is_made_anew(name, oid)
+        # One that waits for its copy and is gone: its copy would wait for ever, whatever was remembered of the name.
+        is_gone = before.oid not in (0, oid) and before.oid not in members.names
+        return before.needs_copy and (is_gone or self._is_made_anew(name, oid))
 
     def _is_the_streams(self, oid: int, lsn: Lsn) -> bool:
         """Whether the stream brings a table from its first row on, or has dropped it since."""
