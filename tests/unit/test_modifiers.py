@@ -77,6 +77,9 @@ class Recorder:
     def begin(self, task):
         return self
 
+    def prepare(self, pieces):
+        return pieces
+
     def take(self, pieces):
         self.pieces += pieces
 

@@ -103,8 +103,13 @@ class StoredPosition:
 class TaskHalf(Protocol):
     """Takes the changes of one task, in order."""
 
-    def take(self, pieces: Sequence[Piece]) -> None:
-        """Take the changes of a few slices. They come in the order of their slices."""
+    def prepare(self, pieces: Sequence[Piece]) -> Any:
+        """What `take` is to be given, of the changes of a few slices. In the order of their slices, in a thread of its own,
+        while what was prepared before is taken.
+        """
+
+    def take(self, work: Any) -> None:
+        """Take what was prepared."""
 
     def finish(self) -> Receipt:
         """Everything taken is where `commit` will find it."""

@@ -10,6 +10,7 @@ import itertools
 import logging
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -243,7 +244,8 @@ def run_task(
     began_at, cpu_began = time.time(), time.process_time()
     job = worker.begin(number)
     refused: dict[TableName, ModifierError] = {}
-    for chunk in chunks:
+
+    def prepared(chunk: list[Slice]) -> Any:
         began = time.perf_counter()
         data, lengths, transaction = read_chunk(chunk)
         read = time.perf_counter()
@@ -252,7 +254,7 @@ def run_task(
         if modifiers is not None:
             pieces = modify(modifiers, pieces, refused)
             modified = time.perf_counter()
-        job.take(pieces)
+        work = job.prepare(pieces)
         seconds["read"] += read - began
         seconds["decode"] += decoded - read
         seconds["modify"] += modified - decoded
@@ -260,12 +262,34 @@ def run_task(
         if counts:
             _count_rows(pieces, rows)
             _count_bytes(data, lengths, read_bytes)
+        return work
+
+    taken = 0.0
+    for work in _ahead(map(prepared, chunks), len(chunks)):
+        began = time.perf_counter()
+        job.take(work)
+        taken += time.perf_counter() - began
+    seconds["stage"] += taken
     receipt = job.finish()
     seconds["cpu"] = time.process_time() - cpu_began
     receipt.seconds.update(seconds)
     receipt.refused += [RefusedTable.of(table, error) for table, error in refused.items()]
     receipt.began_at, receipt.rows, receipt.read_bytes = began_at, rows, read_bytes
     return receipt
+
+
+def _ahead(items: Iterator[Result], count: int) -> Iterator[Result]:
+    """Items, of which each is made while the one before is used: who takes a chunk mostly waits for a server."""
+    if count < 2:
+        yield from items
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="prepare") as pool:
+        coming = pool.submit(next, items)
+        for number in range(count):
+            item = coming.result()
+            if number + 1 < count:
+                coming = pool.submit(next, items)
+            yield item
 
 
 def _count_rows(pieces: Iterable[Piece], counts: dict[tuple[TableName, str], int]) -> None:

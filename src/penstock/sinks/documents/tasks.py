@@ -96,17 +96,20 @@ class ShareTask:
         self._outcome = Outcome()
         self._receipt = Receipt(task, content=self._outcome)
 
-    def take(self, pieces: Sequence[Piece]) -> None:
-        """Deliver what belongs to the share, of the changes of a few slices.
-
-        Raises:
-            PenstockError: nothing, or some of it, is delivered.
-        """
+    def prepare(self, pieces: Sequence[Piece]) -> pa.RecordBatch:
+        """Documents of what belongs to the share, of the changes of a few slices."""
         worker = self._worker
         share = Share(self._receipt.task, worker.share_count, worker.shared_by)
         origin = Origin(worker.source, worker.database)
         wanted = [piece for piece in pieces if piece.relation.table in worker.tables]
-        batch = worker.format.documents_of_share(wanted, origin, share)
+        return worker.format.documents_of_share(wanted, origin, share)
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Deliver documents.
+
+        Raises:
+            PenstockError: nothing, or some of it, is delivered.
+        """
         if len(batch):
             self._receipt.change_count += len(batch)
             self._deliver(batch)

@@ -84,14 +84,17 @@ class DocumentTask:
         self._part = PartWriter(worker.directory, f"{worker.part_prefix}{task}-", worker.keyring)
         self._receipt = Receipt(task)
 
-    def take(self, pieces: Sequence[Piece]) -> None:
-        """Turn the changes of a few slices into documents.
+    def prepare(self, pieces: Sequence[Piece]) -> pa.RecordBatch:
+        """Turn the changes of a few slices into documents."""
+        wanted = [piece for piece in pieces if piece.relation.table in self._tables]
+        return self._format.documents(wanted, self._origin)
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Keep documents for the driver.
 
         Raises:
             SinkError: a part file was needed and cannot be written.
         """
-        wanted = [piece for piece in pieces if piece.relation.table in self._tables]
-        batch = self._format.documents(wanted, self._origin)
         if not len(batch):
             return
         self._receipt.change_count += len(batch)

@@ -88,6 +88,10 @@ class PostgresTask:
         self._change_counts: dict[TableName, int] = {}
         self._inline_bytes = 0
 
+    def prepare(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        """As they are: what becomes of them depends on those before."""
+        return pieces
+
     def take(self, pieces: Sequence[Piece]) -> None:
         """Stage the changes of a few slices."""
         for piece in pieces:
