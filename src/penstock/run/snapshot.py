@@ -66,8 +66,34 @@ def run_snapshot(
             until_caught_up=True,
             on_copying=on_copying,
         )
+    if stop.is_set():
+        _require_whole(pipeline, {_key(view, table) for view, table in again})
     done = again or [(view, table) for view in views for table in known_tables(view, ["*.*"])]
     return [_key(view, table) for view, table in done]
+
+
+def _require_whole(pipeline: PipelineFile, wanted: set[str]) -> None:
+    """Let nobody believe that tables were copied where a signal came first."""
+    entries = _entries(pipeline, wanted)
+    left = wanted.difference(name for name, _ in entries)
+    left.update(name for name, entry in entries if not _is_whole(entry))
+    if left or not entries:
+        which = f"{len(left)} tables" if left else "any table"
+        raise RunError(
+            f"stopped before {which} had been copied and had caught up",
+            f"pipeline {pipeline.name}",
+            "begin again: what has arrived is not copied again",
+        )
+
+
+def _entries(pipeline: PipelineFile, wanted: set[str]) -> list[tuple[str, TableStatus]]:
+    """How tables stand at each sink; all of them, or those that are wanted."""
+    return [
+        (name, entry)
+        for sink in read_status(pipeline).sinks.values()
+        for name, entry in sink.tables.items()
+        if not wanted or name in wanted
+    ]
 
 
 def _copying_first(pipeline: PipelineFile, source_ids: Sequence[str]) -> PipelineFile:
@@ -88,13 +114,7 @@ def _key(view: PipelineFile, table: TableName) -> str:
 
 def _wait(pipeline: PipelineFile, wanted: set[str], stop: threading.Event) -> None:
     while not stop.wait(timing().snapshot_command_poll_seconds):
-        found = read_status(pipeline)
-        entries = [
-            (name, entry)
-            for sink in found.sinks.values()
-            for name, entry in sink.tables.items()
-            if not wanted or name in wanted
-        ]
+        entries = _entries(pipeline, wanted)
         for name, entry in entries:
             if entry.state == "failed" and entry.request is None:
                 raise recognise(entry.error or "") or RunError(f"{name} failed", name)
