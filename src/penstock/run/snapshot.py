@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from dataclasses import replace
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from penstock.spark.session import Spark
     from penstock.table import TableName
 
+_log = logging.getLogger(__name__)
+
 
 def run_snapshot(
     pipeline: PipelineFile,
@@ -46,9 +49,9 @@ def run_snapshot(
     log_level: str = "info",
     on_copying: OnCopying | None = None,
 ) -> list[str]:
-    """Copy what was never copied, and again what is named; end when it is there and caught up.
+    """Copy what was never copied, and again what is named; end when it is there and caught up, or when told to stop.
 
-    Where the pipeline runs already, that process does the work, and this one waits for it.
+    Where the pipeline runs already, that process does the work, and this one waits for it. Returns what is there.
 
     Raises:
         PenstockError: a table was not copied, or cannot be.
@@ -67,23 +70,20 @@ def run_snapshot(
             on_copying=on_copying,
         )
     if stop.is_set():
-        _require_whole(pipeline, {_key(view, table) for view, table in again})
+        return _whole(pipeline, {_key(view, table) for view, table in again})
     done = again or [(view, table) for view in views for table in known_tables(view, ["*.*"])]
     return [_key(view, table) for view, table in done]
 
 
-def _require_whole(pipeline: PipelineFile, wanted: set[str]) -> None:
-    """Let nobody believe that tables were copied where a signal came first."""
+def _whole(pipeline: PipelineFile, wanted: set[str]) -> list[str]:
+    """What had been copied when a signal came; nobody is to believe it of the rest."""
     entries = _entries(pipeline, wanted)
     left = wanted.difference(name for name, _ in entries)
     left.update(name for name, entry in entries if not _is_whole(entry))
     if left or not entries:
         which = f"{len(left)} tables" if left else "any table"
-        raise RunError(
-            f"stopped before {which} had been copied and had caught up",
-            f"pipeline {pipeline.name}",
-            "begin again: what has arrived is not copied again",
-        )
+        _log.warning("stopped before %s had been copied and had caught up", which)
+    return sorted({name for name, _ in entries} - left)
 
 
 def _entries(pipeline: PipelineFile, wanted: set[str]) -> list[tuple[str, TableStatus]]:
