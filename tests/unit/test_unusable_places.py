@@ -61,11 +61,14 @@ def test_state_of_another_is_no_state_of_ours_and_nothing_is_made(tmp_path: Path
 @pytest.mark.parametrize("several", [False, True])
 def test_check_finds_places_that_cannot_be_used(tmp_path: Path, several: bool) -> None:
     (tmp_path / "file").touch()
-    source = {"url": "postgresql://x@127.0.0.1:1/none", "tables": ["public.t"]}
+    source, other = (
+        {"url": f"postgresql://x@127.0.0.1:1/{name}", "tables": ["public.t"]}
+        for name in ("eu", "us")
+    )
     document = {
         "name": "shop",
         "state": str(tmp_path / "file" / "state"),
-        **({"sources": {"eu": source, "us": source}} if several else {"source": source}),
+        **({"sources": {"eu": source, "us": other}} if several else {"source": source}),
         "sinks": {"out": {"kind": "file", "path": str(tmp_path / "file")}},
     }
 
