@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from pydantic_core.core_schema import ValidationInfo
 
-from penstock.document import Document, Mark, document_of, read_document
+from penstock.document import Document, Mark, document_of, read_document, shown
 from penstock.dsn import Dsn
 from penstock.errors import BadUrl, BadValue, NotThereYet, PipelineFileError
 from penstock.faults import first_fault
@@ -357,7 +357,9 @@ class _Pipeline(Options):
         for number, entry in enumerate(self.modifiers):
             unknown = sorted((entry.rule.sinks or frozenset()) - set(self.sinks))
             if unknown:
-                what = f"{unknown[0]!r} is no sink of this file, wanted {', '.join(self.sinks)}"
+                what = (
+                    f"{shown(unknown[0])} is no sink of this file, wanted {', '.join(self.sinks)}"
+                )
                 where = ("modifiers", number, entry.rule.family, "sinks")
                 raise fault(BadValue(what, do=nearest(unknown[0], list(self.sinks))), *where)
         return self

@@ -63,6 +63,21 @@ def unwritable(error: OSError, directory: Path) -> DiskFull | StateUnusable:
     )
 
 
+def unusable(directory: Path) -> OSError | None:
+    """Why a directory cannot be made or written, as far as that shows before it is tried; None: it can."""
+    place = next(each for each in (directory, *directory.parents) if os.path.lexists(each))
+    if not place.is_dir():
+        return _os_error(errno.EEXIST if place == directory else errno.ENOTDIR)
+    if os.access(place, os.W_OK | os.X_OK):
+        return None
+    read_only = os.statvfs(place).f_flag & os.ST_RDONLY
+    return _os_error(errno.EROFS if read_only else errno.EACCES)
+
+
+def _os_error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
 def is_full(error: OSError) -> bool:
     """Whether there was no room: on the disk, in a quota, or for so large a file."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -41,6 +41,9 @@ class Address:
         host, port = match[1] or match[2], int(match[3] or DEFAULT_PORT)
         if port > 65535 or (match[1] and not _is_ip(host)):
             raise ValueError(text)
+        # A port alone: systems read digits as an address of four bytes, 0.0.34.46 here.
+        if host.isdigit():
+            raise ValueError(text)
         return cls(host, port)
 
     @property

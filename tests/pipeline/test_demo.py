@@ -25,7 +25,13 @@ from fix_search import search_jars
 from fix_wait import wait_until
 from penstock.demo.destinations import destination, names
 from penstock.demo.keeper import Keeper
-from penstock.demo.proof import Watcher, compare, require_equal, require_none_twice
+from penstock.demo.proof import (
+    Watcher,
+    compare,
+    compare_once_read,
+    require_equal,
+    require_none_twice,
+)
 from penstock.demo.shop import PRODUCT_COUNT, SCHEMA, STOCK_EACH, TABLES, row_counts
 from penstock.embedded import search as embedded_search
 from penstock.embedded.java import Java
@@ -353,6 +359,29 @@ def test_proof_fails_when_one_value_differs(source: Database, target: Database) 
 
     assert failure.value.exit_code == 1
     assert [each.table for each in compared if not each.is_equal] == ["customers"]
+
+
+@only_new
+def test_proof_waits_for_a_reader_that_has_as_many_rows_and_not_yet_the_same(
+    source: Database,
+) -> None:
+    source.execute(SCHEMA)
+    source.execute("INSERT INTO customers (email) VALUES ('a@example.org'), ('b@example.org')")
+    source.execute("DELETE FROM customers WHERE id = 1")
+    source.execute("ALTER TABLE customers RENAME COLUMN joined_at TO customer_since")
+    there = source.value("SELECT to_json(c)::text FROM customers c")
+    # Neither the insert of one row, nor the delete of another, nor the rename.
+    behind = there.replace("customer_since", "joined_at").replace('"id":2', '"id":1')
+    waits = []
+
+    def rows(table: str) -> list[str]:
+        return [] if table != "customers" else [there if waits else behind]
+
+    with source.connect() as here:
+        compared = compare_once_read(here, rows, lambda: waits.append(None))
+
+    require_equal(compared)
+    assert len(waits) == 1
 
 
 def test_proof_fails_when_a_change_was_delivered_twice() -> None:

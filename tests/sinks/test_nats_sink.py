@@ -393,6 +393,28 @@ def test_missing_stream_that_may_not_be_made_is_found_by_check(sink_of):
     assert [each.code for each in sink.check()] == ["PEN-517"]
 
 
+def test_replicas_on_a_server_that_is_alone_are_refused_and_not_tried_for_ever(sink_of):
+    with pytest.raises(DestinationRefuses, match="replicas > 1") as refused:
+        sink_of(replicas=3).open()
+
+    assert "correct the options of the sink" in refused.value.do
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_age": "inf"},
+        {"max_age": 1e30},
+        {"max_age": 0.05},
+        {"duplicate_window": 0.05},
+        {"max_messages": 10**40},
+    ],
+)
+def test_limits_that_no_stream_can_have_are_refused(sink_of, options):
+    with pytest.raises(ValidationError, match=next(iter(options))):
+        sink_of(**options)
+
+
 def test_stream_that_acknowledges_nothing_is_refused(nats_server, name, sink_of):
     widen(nats_server, name, f"{name}.>", no_ack=True)
     sink = sink_of()

@@ -47,6 +47,12 @@ def test_short_token_is_a_fault_where_others_reach_the_server(fault_of):
     assert "hidden" not in str(error)
 
 
+def test_port_alone_is_no_address_to_listen_at(fault_of):
+    error = fault_of(SMALL + "listen: 8750\n")
+
+    assert "listen is '8750', wanted host:port" in error.what
+
+
 @pytest.mark.parametrize("written", ["''", "' padded-with-blanks '", "[]"])
 def test_token_that_cannot_be_sent_is_a_fault(fault_of, written):
     assert "wanted a token" in fault_of(SMALL + f"token: {written}\n").what

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from fix_machine import missing
 from penstock import __version__
 from penstock.cli.main import app
 
@@ -43,6 +45,27 @@ def test_short_forms_work() -> None:
     assert shown("-h") == shown("--help")
     assert shown("check", "-h") == shown("check", "--help")
     assert shown("--version").strip() == shown("version").strip() == __version__
+
+
+def test_stdout_that_takes_nothing_is_no_traceback() -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        missing("this machine has no /dev/full")
+
+    with full.open("w") as stdout:
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock", "version"],
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+    assert done.returncode == 1
+    assert done.stderr == (
+        "PEN-612 stdout: cannot write what is printed: No space left on device\n"
+        "  Do: free space, or let it print elsewhere\n"
+    )
 
 
 def test_interrupt_while_the_command_is_imported_is_no_traceback() -> None:

@@ -30,6 +30,20 @@ def test_rows_are_reported_with_the_time_that_their_transfer_takes():
     )
 
 
+def test_time_left_is_not_guessed_from_the_first_few_rows():
+    begun = RoundProgress(
+        table_count=2,
+        tables_done=1,
+        row_count=4,
+        bytes_total=164_000_000,
+        bytes_done=185,
+        is_prepared=True,
+        transfer_seconds=5.0,
+    )
+
+    assert str(stage_of([begun])) == "copying 1/2 tables, 4 rows: 0% of 164.0 MB, 0.0 MB/s"
+
+
 def test_rows_that_are_there_wait_for_keys_and_indexes():
     whole = RoundProgress(
         table_count=1000,

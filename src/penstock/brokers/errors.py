@@ -26,6 +26,9 @@ class ErrorFamily:
     user: str
 
 
+# Also said by commands that end with it, which try nothing again.
+WAIT = "check that the servers are up and can be reached; a running pipeline tries again by itself"
+
 OF_SINK = ErrorFamily(
     SinkError, SinkLoginRefused, SinkPrivilegeMissing, DestinationRefuses, "the sink"
 )

@@ -27,7 +27,7 @@ from penstock.cli.sync_sequences import sync_sequences
 from penstock.cli.tables import tables
 from penstock.cli.teardown import teardown
 from penstock.cli.webhooks import webhooks
-from penstock.errors import BadValue, PenstockError
+from penstock.errors import BadValue, OutputRefused, PenstockError
 
 app = typer.Typer(
     name="penstock",
@@ -107,13 +107,35 @@ def main() -> None:
         sys.exit(0)
     except BrokenPipeError:
         # The reader of our stdout is gone, as with `penstock status | head`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(0)
+    except OSError as error:
+        if not _stdout_fails():
+            raise
+        _drop_output()
+        what = f"cannot write what is printed: {error.strerror}"
+        refused = OutputRefused(what, "stdout", "free space, or let it print elsewhere")
+        print(refused, file=sys.stderr)  # noqa: T201
+        sys.exit(refused.exit_code)
     except Exception as error:
         if not isinstance(error, _UsageError):
             raise
         _print_usage_error(error)
         sys.exit(2)
+
+
+def _stdout_fails() -> bool:
+    try:
+        sys.stdout.write("\n")  # what has failed is no longer in the buffer
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
+
+
+def _drop_output() -> None:
+    """Else Python would try again to write it, at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_usage_error(error: Any) -> None:

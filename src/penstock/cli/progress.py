@@ -109,6 +109,7 @@ def _copying(rounds: Sequence[RoundProgress], tables: int) -> Stage:
         left = f"all {total / 1e6:.1f} MB are there, making keys and indexes"
         return Stage(doing, ended, tables, left)
     rate = done / max(0.001, *(each.transfer_seconds for each in rounds))
-    left = f", about {(total - done) / rate:.0f} s left" if done else ""
+    # Of a few rows nobody can tell: a small table that is there first made it days.
+    left = f", about {(total - done) / rate:.0f} s left" if done * 100 >= total else ""
     summary = f"{100 * done / total:.0f}% of {total / 1e6:.1f} MB, {rate / 1e6:.1f} MB/s{left}"
     return Stage(doing, done, total, summary)

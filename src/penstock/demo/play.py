@@ -23,7 +23,7 @@ from penstock.demo.destinations import destination
 from penstock.demo.proof import (
     Watcher,
     compare,
-    compare_rows,
+    compare_once_read,
     require_equal,
     require_none_twice,
 )
@@ -207,7 +207,8 @@ def _act_documents(
     view.say()
     view.show(scene.pictures())
     view.say()
-    compared = compare_rows(here, to.rows)
+    with view.during(f"letting the {to.reader} read on"):
+        compared = compare_once_read(here, to.rows, scene.wait)
     view.show_proof(compared)
     view.say()
     require_equal(compared)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 _PAUSE_SECONDS = 0.03
+_READ_SECONDS = 30.0
 _REPORT_IT = "keep this output and report it; penstock must never let this happen"
 
 # Every value of every row, in an order that depends on nothing else.
@@ -69,7 +71,9 @@ def compare_rows(
     with source.transaction(force_rollback=True):
         for table in tables:
             name, read = sql.Identifier(table), sql.Identifier(f"read_{table}")
-            source.execute(sql.SQL("CREATE TEMP TABLE {} (LIKE {})").format(read, name))
+            # Without NOT NULL: who has not read yet that a column was renamed has no value for it.
+            made = sql.SQL("CREATE TEMP TABLE {} AS TABLE {} WITH NO DATA")
+            source.execute(made.format(read, name))
             insert = sql.SQL("INSERT INTO {} SELECT (json_populate_record(NULL::{}, %s)).*")
             with source.cursor() as cursor:
                 cursor.executemany(insert.format(read, name), [(each,) for each in rows(table)])
@@ -77,6 +81,23 @@ def compare_rows(
                 Comparison(table, _content(source, table), _content(source, f"read_{table}"))
             )
     return compared
+
+
+def compare_once_read(
+    source: psycopg.Connection[Any],
+    rows: Callable[[str], list[str]],
+    wait: Callable[[], None],
+) -> list[Comparison]:
+    """The same, again after each `wait` until both sides are equal or time is up: who reads may be a moment behind.
+
+    As many rows are not the same rows yet: one that is still to come and one that is still to go look like none.
+    """
+    patience_ends = time.monotonic() + _READ_SECONDS
+    while True:
+        compared = compare_rows(source, rows)
+        if all(each.is_equal for each in compared) or time.monotonic() > patience_ends:
+            return compared
+        wait()
 
 
 def require_equal(compared: list[Comparison]) -> None:

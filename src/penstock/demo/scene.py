@@ -157,6 +157,15 @@ class Scene:
         yield from self._until_read()
         yield self._picture("writer stopped, everything has arrived")
 
+    def wait(self) -> None:
+        """A moment.
+
+        Raises:
+            Interrupted: by a person.
+            PenstockError: a part failed.
+        """
+        self._wait(_PICTURE_SECONDS)
+
     def _for(self, seconds: float) -> Iterator[Picture]:
         enough = time.monotonic() + seconds
         while time.monotonic() < enough:

@@ -73,6 +73,13 @@ class Exposed(RunError):
     remedy = Remedy.OPERATOR
 
 
+class OutputRefused(RunError):
+    """What a command prints cannot be written where stdout goes."""
+
+    code = "PEN-612"
+    remedy = Remedy.OPERATOR
+
+
 class VaultUnreadable(RunError):
     """A Spark task cannot read what it is to connect with."""
 

@@ -16,7 +16,7 @@ from penstock.errors import (
     SourceTwice,
 )
 from penstock.findings import Finding
-from penstock.pipeline import check_logs
+from penstock.pipeline import check_logs, state_of, top_of
 from penstock.run.exposure import exposures
 from penstock.run.rules import find_rules, modified_choices
 from penstock.run.start import Databases
@@ -53,6 +53,7 @@ def find(pipeline: PipelineFile, choices: dict[str, ChosenTables] | None = None)
         findings += pipeline.kind_of(name).check(places, modified_choices(pipeline, name, choices))
     findings += [Finding(each, "warning") for each in exposures(pipeline)]
     findings += [Finding(fault) for fault in _machine_faults()]
+    findings += [Finding(fault) for fault in _state_faults(pipeline)]
     findings += [_of_log(fault) for fault in check_logs(pipeline)]
     return findings
 
@@ -97,6 +98,16 @@ def _of_log(fault: PenstockError) -> Finding:
     # What is at risk, or might not fit, is not lost yet.
     is_error = isinstance(fault, LogKeyMissing | LogKeyUnusable | LogRefused | LogUnreachable)
     return Finding(fault, "error" if is_error else "warning")
+
+
+def _state_faults(pipeline: PipelineFile) -> list[PenstockError]:
+    """Of the pipeline's directory, else of those of its sources, which lie in it."""
+    if (fault := top_of(pipeline).fault()) is not None:
+        return [fault]
+    if not pipeline.is_whole:
+        return []
+    faults = [state_of(view).fault() for view in pipeline.each()]
+    return [fault for fault in faults if fault is not None]
 
 
 def _machine_faults() -> list[PenstockError]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -14,6 +15,9 @@ from penstock.timing import timing
 if TYPE_CHECKING:
     from penstock.config import PipelineFile
     from penstock.state.wire import Wire
+
+
+_log = logging.getLogger(__name__)
 
 
 class PauseWatch:
@@ -30,8 +34,24 @@ class PauseWatch:
         now = time.monotonic()
         if now - self._asked_at > timing().pause_poll_seconds:
             self._asked_at = now
-            self._is_paused = self._wire.published_at(Pause, self._sink) > 0
+            was_paused, self._is_paused = (
+                self._is_paused,
+                self._wire.published_at(Pause, self._sink) > 0,
+            )
+            if self._is_paused is not was_paused:
+                self._say()
         return self._is_paused
+
+    def _say(self) -> None:
+        """Who has forgotten the pause waits for changes that do not come."""
+        if self._is_paused:
+            _log.warning(
+                "sink %s is paused: nothing is delivered to it until penstock sinks PIPELINE.yml resume %s",
+                self._sink,
+                self._sink,
+            )
+        else:
+            _log.info("sink %s goes on", self._sink)
 
 
 def paused_since(pipeline: PipelineFile, sink: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from dataclasses import replace
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from penstock.spark.session import Spark
     from penstock.table import TableName
 
+_log = logging.getLogger(__name__)
+
 
 def run_snapshot(
     pipeline: PipelineFile,
@@ -46,9 +49,9 @@ def run_snapshot(
     log_level: str = "info",
     on_copying: OnCopying | None = None,
 ) -> list[str]:
-    """Copy what was never copied, and again what is named; end when it is there and caught up.
+    """Copy what was never copied, and again what is named; end when it is there and caught up, or when told to stop.
 
-    Where the pipeline runs already, that process does the work, and this one waits for it.
+    Where the pipeline runs already, that process does the work, and this one waits for it. Returns what is there.
 
     Raises:
         PenstockError: a table was not copied, or cannot be.
@@ -66,8 +69,31 @@ def run_snapshot(
             until_caught_up=True,
             on_copying=on_copying,
         )
+    if stop.is_set():
+        return _whole(pipeline, {_key(view, table) for view, table in again})
     done = again or [(view, table) for view in views for table in known_tables(view, ["*.*"])]
     return [_key(view, table) for view, table in done]
+
+
+def _whole(pipeline: PipelineFile, wanted: set[str]) -> list[str]:
+    """What had been copied when a signal came; nobody is to believe it of the rest."""
+    entries = _entries(pipeline, wanted)
+    left = wanted.difference(name for name, _ in entries)
+    left.update(name for name, entry in entries if not _is_whole(entry))
+    if left or not entries:
+        which = f"{len(left)} tables" if left else "any table"
+        _log.warning("stopped before %s had been copied and had caught up", which)
+    return sorted({name for name, _ in entries} - left)
+
+
+def _entries(pipeline: PipelineFile, wanted: set[str]) -> list[tuple[str, TableStatus]]:
+    """How tables stand at each sink; all of them, or those that are wanted."""
+    return [
+        (name, entry)
+        for sink in read_status(pipeline).sinks.values()
+        for name, entry in sink.tables.items()
+        if not wanted or name in wanted
+    ]
 
 
 def _copying_first(pipeline: PipelineFile, source_ids: Sequence[str]) -> PipelineFile:
@@ -88,13 +114,7 @@ def _key(view: PipelineFile, table: TableName) -> str:
 
 def _wait(pipeline: PipelineFile, wanted: set[str], stop: threading.Event) -> None:
     while not stop.wait(timing().snapshot_command_poll_seconds):
-        found = read_status(pipeline)
-        entries = [
-            (name, entry)
-            for sink in found.sinks.values()
-            for name, entry in sink.tables.items()
-            if not wanted or name in wanted
-        ]
+        entries = _entries(pipeline, wanted)
         for name, entry in entries:
             if entry.state == "failed" and entry.request is None:
                 raise recognise(entry.error or "") or RunError(f"{name} failed", name)

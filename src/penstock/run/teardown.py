@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from penstock.errors import PenstockError, SecondInstance
+from penstock.errors import PenstockError, SecondInstance, StateUnusable
 from penstock.pipeline import forget_logs, top_of, top_wire_of, wire_of
 from penstock.source.connect import connect_source
 from penstock.source.subscription import drop_subscription
@@ -16,6 +16,7 @@ from penstock.source.tracking.install import drop_tracking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from penstock.config import PipelineFile
 
@@ -26,6 +27,7 @@ _log = logging.getLogger(__name__)
 class _Teardown:
     """What is gone by now, and what could not be removed."""
 
+    place: Path
     removed: list[str] = field(default_factory=list)
     failures: list[PenstockError] = field(default_factory=list)
 
@@ -35,6 +37,15 @@ class _Teardown:
             self.removed += remove()
         except PenstockError as error:
             self.failures.append(error)
+            return False
+        except OSError as error:  # of a file that is in the way, or not ours to remove
+            self.failures.append(
+                StateUnusable(
+                    f"cannot be removed: {error.strerror}",
+                    str(error.filename or self.place),
+                    "remove it by hand, or make its directory writable for this user, and tear down again",
+                )
+            )
             return False
         return True
 
@@ -67,7 +78,7 @@ def tear_down(pipeline: PipelineFile, views: list[PipelineFile] | None = None) -
     has_state = top.path.exists()
     if has_state:
         top.claim()  # never delete a directory that is another's
-    work = _Teardown()
+    work = _Teardown(pipeline.top)
     for view in leaving:
         _leave(view, work)
     if views is None and not work.failures:

@@ -21,7 +21,7 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.disk import is_full, unwritable
+from penstock.disk import is_full, unusable, unwritable
 from penstock.errors import SecondInstance, StateOfAnother, StateUnusable
 from penstock.schema.past_shapes import PastShapes
 from penstock.state.smallfiles import replace_text
@@ -49,27 +49,50 @@ class StateDirectory:
             StateUnusable: it cannot be made or written.
             StateOfAnother: it belongs to another pipeline.
         """
-        owner = self.path / "pipeline.json"
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not owner.exists():
-                if any(entry.name not in ("sinks",) for entry in self.path.iterdir()):
-                    raise StateOfAnother(
-                        "the directory holds files that are not penstock's",
-                        str(self.path),
-                        "choose an empty directory for `state:`",
-                    )
-                replace_text(owner, json.dumps({"name": self.pipeline, "format": 1}))
+            if self._is_nobodys():
+                text = json.dumps({"name": self.pipeline, "format": 1})
+                replace_text(self._owner_path, text)
             (self.path / "sinks").mkdir(mode=0o700, exist_ok=True)
             _shut_out_others(self.path)
-            found = json.loads(owner.read_text()).get("name")
+            self._require_ours()
             _probe(self.path / ".writable")
         except OSError as error:
-            raise StateUnusable(
-                f"cannot use the state directory: {error.strerror}",
+            raise self._unusable(error.strerror) from None
+
+    def fault(self) -> StateUnusable | StateOfAnother | None:
+        """What `claim` would raise, as far as that shows without changing anything."""
+        if (error := unusable(self.path)) is not None:
+            return self._unusable(error.strerror)
+        try:
+            if self.path.exists() and not self._is_nobodys():
+                self._require_ours()
+        except OSError as failure:
+            return self._unusable(failure.strerror)
+        except StateOfAnother as fault:
+            return fault
+        return None
+
+    @property
+    def _owner_path(self) -> Path:
+        return self.path / "pipeline.json"
+
+    def _is_nobodys(self) -> bool:
+        """Whether no pipeline has claimed the directory, which is there."""
+        if self._owner_path.exists():
+            return False
+        if any(entry.name not in ("sinks",) for entry in self.path.iterdir()):
+            raise StateOfAnother(
+                "the directory holds files that are not penstock's",
                 str(self.path),
-                "make it writable for this user, or choose another `state:`",
-            ) from None
+                "choose an empty directory for `state:`",
+            )
+        return True
+
+    def _require_ours(self) -> None:
+        try:
+            found = json.loads(self._owner_path.read_text()).get("name")
         except (ValueError, AttributeError):
             found = None
         if found != self.pipeline:
@@ -78,6 +101,13 @@ class StateDirectory:
                 str(self.path),
                 "choose another `state:`, or delete this directory if that pipeline is gone",
             )
+
+    def _unusable(self, reason: str | None) -> StateUnusable:
+        return StateUnusable(
+            f"cannot use the state directory: {reason}",
+            str(self.path),
+            "make it writable for this user, or choose another `state:`",
+        )
 
     def is_ours(self) -> bool:
         """Whether the directory is there, and this pipeline's."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from penstock.brokers.errors import OF_SINK
+from penstock.brokers.errors import OF_SINK, WAIT
 from penstock.stopping import is_in_vain
 from penstock.timing import timing
 
@@ -268,7 +268,7 @@ class Clients:
                 self.place,
                 f"correct the options of {self._errors.user}, or the broker's settings",
             )
-        return self._errors.away(said, self.place, "nothing, penstock tries again by itself")
+        return self._errors.away(said, self.place, WAIT)
 
     def timed_out(self, what: str) -> PenstockError:
         """Nothing came within the sink's time-out."""
@@ -277,7 +277,7 @@ class Clients:
         return self._errors.away(
             f"{what}: no answer within {self._options.timeout:g} s",
             self.place,
-            "nothing, penstock tries again by itself",
+            WAIT,
         )
 
     @property

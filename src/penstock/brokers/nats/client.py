@@ -17,7 +17,7 @@ from nats import errors as nats_errors
 from nats.aio.client import Client
 from nats.js import errors as js_errors
 
-from penstock.brokers.errors import OF_SINK
+from penstock.brokers.errors import OF_SINK, WAIT
 from penstock.errors import PenstockError
 from penstock.stopping import is_in_vain
 from penstock.timing import timing
@@ -42,6 +42,8 @@ _KNOWN = (
 )
 _MOST_PENDING_BYTES = 16 * 1024 * 1024
 _NO_JETSTREAM = (10039, 10076)  # for this account, or at all
+# A configuration that no stream can have, and replicas on a server alone. NATS calls both its own failure (500).
+_WRONG_OPTIONS = (10052, 10074)
 
 
 class Connection:
@@ -169,9 +171,7 @@ class Connection:
         """
         if self._loop is None:
             work.close()
-            raise self._errors.away(
-                "not connected", self.place, "nothing, penstock tries again by itself"
-            )
+            raise self._errors.away("not connected", self.place, WAIT)
         denials = self.denials
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         deadline, moves = time.monotonic() + self._options.timeout, self._moves
@@ -211,7 +211,7 @@ class Connection:
         return self._errors.away(
             f"{what}: no answer within {self._options.timeout:g} s",
             self.place,
-            "nothing, penstock tries again by itself",
+            WAIT,
         )
 
     def call_soon(self, call: Callable[[], Any]) -> None:
@@ -258,7 +258,9 @@ class Connection:
             return self._errors.privilege(
                 said, self.place, "grant penstock's user what docs/howto/nats.md lists"
             )
-        if isinstance(error, js_errors.BadRequestError):
+        if isinstance(error, js_errors.BadRequestError) or (
+            isinstance(error, js_errors.APIError) and error.err_code in _WRONG_OPTIONS
+        ):
             return self._errors.refused(
                 said,
                 self.place,
@@ -266,7 +268,7 @@ class Connection:
             )
         if not isinstance(error, _KNOWN):
             raise error
-        do = "nothing, penstock tries again by itself"
+        do = WAIT
         if _is_without_jetstream(error):
             said = f"{what}: no JetStream answers there"
             do = (

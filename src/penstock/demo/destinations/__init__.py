@@ -58,11 +58,11 @@ class Destination(ABC):
 
     @abstractmethod
     def rows(self, table: str) -> list[str]:
-        """The rows that it has of a table, as JSON objects; asked once everything has arrived."""
+        """The rows that it has of a table, as JSON objects; asked once everything has arrived, and again where some is still to be read."""
 
     @abstractmethod
     def prove(self) -> Sequence[str]:
-        """What else holds, in a line each; asked after `rows`.
+        """What else holds, in a line each; asked after `rows`, of what was read last.
 
         Raises:
             SidesDiffer: something does not.

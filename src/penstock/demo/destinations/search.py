@@ -52,9 +52,10 @@ sinks:
 
     def __init__(self) -> None:
         self._server: EmbeddedSearch | None = None
-        self._document_count = 0
+        # Of each table, as it was read last.
+        self._document_counts: dict[str, int] = {}
         self._statuses: Counter[str] = Counter()
-        self._faults: list[str] = []
+        self._faults: dict[str, list[str]] = {}
 
     def require(self) -> None:
         """See Destination."""
@@ -98,15 +99,18 @@ sinks:
     def rows(self, table: str) -> list[str]:
         """See Destination."""
         found = []
+        self._faults[table] = []
+        if table == "orders":
+            self._statuses.clear()
         for hit in self._hits(f"public-{table}"):
             row = hit["_source"]
             self._check(table, hit, row.pop("_position", None))
             for name in _JSON.get(table, ()):
                 row[name] = read_exactly(row[name])
-            self._document_count += 1
             if table == "orders":
                 self._statuses[row["status"]] += 1
             found.append(as_written(row))
+        self._document_counts[table] = len(found)
         return found
 
     def _hits(self, alias: str) -> Iterator[Any]:
@@ -124,24 +128,25 @@ sinks:
     def _check(self, table: str, hit: dict[str, Any], position: Any) -> None:
         key = ",".join(str(hit["_source"].get(name)) for name in _KEYS[table])
         if hit["_id"] != key:
-            self._faults.append(f"a document of {table} is not under the key of its row")
+            self._faults[table].append(f"a document of {table} is not under the key of its row")
         if hit["_version"] != position:
-            self._faults.append(f"a document of {table} has another version than its change")
+            self._faults[table].append(f"a document of {table} has another version than its change")
 
     def prove(self) -> Sequence[str]:
         """See Destination."""
+        faults = [each for found in self._faults.values() for each in found]
         for status, count in self._statuses.items():
             query = {"query": {"term": {"status": status}}}
             found = int(self._ask("POST", "/public-orders/_count", query)["count"])
             if found != count:
                 what = f"a search for {json.dumps(status)} finds {found} orders, wanted {count}"
-                self._faults.append(what)
-        if self._faults:
-            what = f"{len(self._faults)} faults, the first: {self._faults[0]}"
+                faults.append(what)
+        if faults:
+            what = f"{len(faults)} faults, the first: {faults[0]}"
             raise SidesDiffer(what, "index", "keep this output and report it")
         counts = ", ".join(f"{count:,} {status}" for status, count in self._statuses.most_common())
         line = (
-            f"{self._document_count:,} documents, each under its row's key and its last change's version;"
+            f"{sum(self._document_counts.values()):,} documents, each under its row's key and its last change's version;"
             f"\n  searched by status, orders are {counts}"
         )
         return [line]

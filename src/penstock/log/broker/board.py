@@ -10,6 +10,7 @@ import zlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from penstock.brokers.errors import WAIT
 from penstock.errors import LogUnreachable, SecondInstance
 from penstock.log.contract import Posted
 from penstock.stopping import is_in_vain
@@ -126,7 +127,7 @@ class MemoryBoard(ABC):
                 raise LogUnreachable(
                     f"no answer within {self._read_seconds:g} s",
                     self._place,
-                    "nothing, penstock tries again by itself",
+                    WAIT,
                 )
 
     def _take(self, number: int, key: str, value: bytes | None, at: float) -> None:

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from penstock.brokers.errors import WAIT
 from penstock.errors import LogUnreachable
 from penstock.log.broker.entry import Entry
 from penstock.log.contract import LogSpan
@@ -50,7 +51,7 @@ def next_of(tail: Tail, transport: Transport) -> Kept | None:
             raise LogUnreachable(
                 f"no answer within {seconds:g} s",
                 transport.place,
-                "nothing, penstock tries again by itself",
+                WAIT,
             )
 
 

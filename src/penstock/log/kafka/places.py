@@ -63,7 +63,7 @@ class KafkaPlaces(Places):
 
     def _name_problems(self, names: Sequence[str], pipeline: str) -> Iterator[PenstockError]:
         names = [*names, self._board_name(pipeline)]
-        return name_problems(self._options, names, "log:")
+        return name_problems(self._options, names, "log")
 
 
 class _Key:

@@ -29,14 +29,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.changes.documents import json_lines
-from penstock.disk import sync_directory, write_all
+from penstock.disk import sync_directory, unusable, write_all
 from penstock.errors import PenstockError, PositionMissing, SinkPrivilegeMissing
 from penstock.failpoints import fault_point
+from penstock.findings import Finding
 from penstock.lsn import Lsn
 from penstock.sinks.documents.contract import DocumentSink
 from penstock.sinks.documents.position import PositionFile
 from penstock.sinks.durable import (
     LOCK_NAME,
+    cannot_use,
     claim_directory,
     make_directory,
 )
@@ -98,6 +100,11 @@ class FileSink(DocumentSink):
             self._recover(file)
         self._state = state
         return state
+
+    def check(self) -> Iterator[Finding]:
+        """Whether the directory can be made and written."""
+        if (error := unusable(self._directory)) is not None:
+            yield Finding(cannot_use(error, self._directory))
 
     def deliver(self, documents: Iterator[pa.RecordBatch], state: str | None) -> None:
         """Append the documents, record the position, finish a full file."""

@@ -57,10 +57,11 @@ class NatsOptions(SinkOptions):
     storage: Storage = Storage.FILE
     replicas: Annotated[int, Field(ge=1, le=5)] = 1
     max_bytes: ByteCount | None = None
-    max_messages: Annotated[int, Field(ge=1)] | None = None
-    max_age: Annotated[float, Field(gt=0)] | None = None  # seconds
+    # Limits that the server can hold: 64 bits, of nanoseconds where it is a time, of which it takes no less than 0.1 s.
+    max_messages: Annotated[int, Field(ge=1, lt=1 << 62)] | None = None
+    max_age: Annotated[float, Field(ge=0.1, lt=1e9)] | None = None  # seconds
     discard: Discard = Discard.NEW
-    duplicate_window: Annotated[float, Field(gt=0, lt=1e9)] = USUAL_WINDOW
+    duplicate_window: Annotated[float, Field(ge=0.1, lt=1e9)] = USUAL_WINDOW
     order: Order = Order.USUAL
     window: Annotated[int, Field(ge=1, le=100_000)] = 1000
     timeout: Seconds = 30.0

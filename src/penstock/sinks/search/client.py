@@ -229,7 +229,7 @@ class Client:
         return SinkError(
             f"no answer to {method} {_plain(path)}: {why}",
             f"{self.where} at {self._options.url}",
-            "nothing, penstock tries again by itself; see that the server runs",
+            "check that the server is up and can be reached; a running pipeline tries again by itself",
         )
 
     def _exchange(
