@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fix_wait import wait_until
-from fix_webhooks import Hooks, Reply, change
+from fix_webhooks import Hooks, Reply, change, nested
 from penstock.errors import SinkError, SinkLoginRefused
 from penstock.sinks.webhook.delivery import _lane_of
 from penstock.sinks.webhook.doc import Doc
@@ -627,6 +627,33 @@ def test_document_above_max_body_bytes_with_stop_waits_in_place_and_says_so(
     sink = hooks(receiver.url)
     receiver.wait_for(lambda: set(receiver.ids) == set(ids))
     wait_until(lambda: sink.stands()["state"] == "active")
+
+
+def test_document_that_is_nested_too_deeply_to_be_read_is_delivered_as_it_is(
+    hooks, receivers
+) -> None:
+    plain, cloud = receivers(), receivers()
+    sink = hooks(plain.url, {"url": cloud.url, "format": "cloudevents"})
+    # REPLICA IDENTITY FULL: whether its key changes stands in the old row.
+    update = nested(change(2, 1, "update", before={"id": 1, "n": 2}))
+
+    sink.deliver(change(1, 1), update, change(3, 1))
+
+    assert [each.body.decode() for each in plain.requests][1] == update["value"]
+    assert update["value"] in cloud.requests[1].body.decode()
+    assert len(plain.requests) == len(cloud.requests) == 3
+
+
+def test_document_that_is_nested_too_deeply_for_pgstreams_form_is_refused(hooks, receiver) -> None:
+    sink = hooks({"url": receiver.url, "format": "pgstream"}, on_refused="park")
+
+    sink.deliver(nested(change(1, 1)), change(2, 2))
+
+    receiver.wait_for(lambda: len(receiver.requests) == 1)
+    wait_until(lambda: sink.stands()["parked"] == 1)
+    (parked,) = WebhookKind().parked(sink.place)
+    assert parked.reason == "it has JSON that is nested too deeply for format pgstream"
+    assert parked.values == nested(change(1, 1))["value"]
 
 
 def test_document_of_the_largest_size_is_sent(hooks, receiver) -> None:

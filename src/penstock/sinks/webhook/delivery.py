@@ -24,7 +24,7 @@ from penstock.lsn import Lsn
 from penstock.options import OnRefused
 from penstock.sinks.webhook.client import Answer, Meaning
 from penstock.sinks.webhook.doc import Doc
-from penstock.sinks.webhook.formats import message_of
+from penstock.sinks.webhook.formats import Message, TooDeep, message_of
 from penstock.sinks.webhook.held import Held
 from penstock.sinks.webhook.pace import Lane, Pace
 from penstock.sinks.webhook.rows import Place, Progress
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from penstock.errors import ModifierError
     from penstock.sinks.webhook.client import Client
     from penstock.sinks.webhook.entries import Documents, Entries
-    from penstock.sinks.webhook.formats import Message
     from penstock.sinks.webhook.options import WebhookOptions
     from penstock.sinks.webhook.rows import Kept, ParkedRow
     from penstock.sinks.webhook.track import Ticket
@@ -365,23 +364,20 @@ class Delivery:
 
     async def _send(self, lane: Lane, docs: Sequence[Doc]) -> Answer:
         """Send documents until the receiver has taken or refused them, or the subscription ends."""
-        if self.want.batch_size > 1:
-            message = message_of(docs, self.want.format, self._origin, is_batch=True)
-        else:
-            message = self._entries.message(docs[0], self.want.format, self._origin)
-        if too_large := self._too_large(message):
+        message = self._message(docs)
+        if isinstance(message, Answer):
             if len(docs) > 1:
-                return too_large  # each by itself may fit
+                return message  # each by itself may fit
             if self._options.on_refused is OnRefused.PARK:
                 self._pace.forget(lane)
                 self._stands()
-                return too_large
+                return message
         while not self.is_ended and not self._is_stopping:
             async with self._pace.turn(lane):
                 if self.is_ended or self._is_stopping:
                     break
-                if too_large:
-                    self._fail(lane, too_large, is_sent=False)
+                if isinstance(message, Answer):
+                    self._fail(lane, message, is_sent=False)
                     continue
                 if lane.failing_since is not None:
                     self._on_retry()
@@ -390,10 +386,20 @@ class Delivery:
                 return answer
         return Answer(Meaning.LATER)
 
-    def _too_large(self, message: Message) -> Answer | None:
+    def _message(self, docs: Sequence[Doc]) -> Message | Answer:
+        """The request for documents; where there can be none, why, as if the receiver had refused them."""
+        format_ = self.want.format
+        try:
+            if self.want.batch_size > 1:
+                message = message_of(docs, format_, self._origin, is_batch=True)
+            else:
+                message = self._entries.message(docs[0], format_, self._origin)
+        except TooDeep:
+            reason = f"it has JSON that is nested too deeply for format {format_.value}"
+            return Answer(Meaning.REFUSED, reason)
         size, most = len(message.body), self._options.max_body_bytes
         if size <= most:
-            return None
+            return message
         return Answer(
             Meaning.REFUSED, f"its request would have {size} bytes, above max_body_bytes: {most}"
         )
@@ -515,7 +521,10 @@ def _is_alone(doc: Doc) -> bool:
     key, at = _DECODER.raw_decode(doc.value, at)
     if not doc.value.startswith(_BEFORE, at):
         return True  # nobody knows
-    before, _ = _DECODER.raw_decode(doc.value, at + len(_BEFORE))
+    try:
+        before, _ = _DECODER.raw_decode(doc.value, at + len(_BEFORE))
+    except RecursionError:  # JSON in the old row is nested that deeply
+        return True
     return before is not None and any(
         before.get(name, value) != value for name, value in key.items()
     )
