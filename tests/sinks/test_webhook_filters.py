@@ -240,7 +240,8 @@ def test_filter_that_an_earlier_version_took_suspends_its_subscription_and_nobod
     made = sink.subscriptions.create(filtered(receiver, "n > 1"))
     store = sink.store()
     wanted = {name: made[name] for name in ("url", "tables", "operations", "format", "batch_size")}
-    store.change(made["id"], {**wanted, "filter": "unnest([1, 2]) = n"})
+    kept = store.subscription(made["id"])
+    assert store.change(kept, {**wanted, "filter": "unnest([1, 2]) = n"})
     store.close()
 
     sink = hooks(plain.url)  # as after an upgrade

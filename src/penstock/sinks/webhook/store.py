@@ -208,11 +208,15 @@ class Store(Outbox):
         self._bump()
 
     def change(
-        self, id_: str, wanted: Mapping[str, Any], secrets: Collection[Any] | None = None
-    ) -> None:
-        """Have a subscription want something else, from where it is."""
+        self, known: Kept, wanted: Mapping[str, Any], secrets: Collection[Any] | None = None
+    ) -> bool:
+        """Have a subscription want something else, from where it is; False where somebody has changed it meanwhile."""
         with self._transaction():
-            self._change(id_, wanted, secrets)
+            kept = self.subscription(known.id)
+            if kept is None or (kept.wanted, kept.secrets) != (known.wanted, known.secrets):
+                return False
+            self._change(known.id, wanted, secrets)
+        return True
 
     def resume(self, id_: str) -> None:
         """Deliver again: from where it is, or from now on where nothing was kept for it."""
