@@ -274,6 +274,35 @@ def test_retry_after_is_honoured(hooks, receiver) -> None:
     assert second.at - first.at >= 1.9
 
 
+@pytest.mark.parametrize("given", ["restart", "change"])
+def test_retry_after_holds_over_a_restart_and_a_change(hooks, receiver, given: str) -> None:
+    sink = hooks({"url": receiver.url, "id": "one"})
+    receiver.script.append(Reply(429, {"retry-after": "3"}))
+    sink.insert(1)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    batch_size = 1 if given == "restart" else 2
+    sink = hooks({"url": receiver.url, "id": "one", "batch_size": batch_size})
+    receiver.wait_for(lambda: len(receiver.accepted) == 1)
+    assert receiver.requests[1].at - receiver.requests[0].at >= 2.9
+
+
+def test_who_resumes_or_has_another_receiver_does_not_wait_for_retry_after(
+    hooks, receivers
+) -> None:
+    receiver, other = receivers(), receivers()
+    sink = hooks({"url": receiver.url, "id": "one"})
+    receiver.script.append(Reply(429, {"retry-after": "3600"}))
+    sink.insert(1)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    sink = hooks({"url": other.url, "id": "one"})
+    other.wait_for(lambda: len(other.accepted) == 1)
+    other.script.append(Reply(429, {"retry-after": "3600"}))
+    sink.insert(1)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    sink.subscriptions.resume("one")
+    other.wait_for(lambda: len(other.accepted) == 2)
+
+
 def test_back_off_grows_and_one_request_at_a_time_is_tried(hooks, receiver, use_timing) -> None:
     use_timing(webhook_retry_seconds=0.1, webhook_last_retry_seconds=5.0)
     receiver.reply = Reply(500)

@@ -13,6 +13,7 @@ import enum
 import os
 import ssl
 import time
+from datetime import UTC
 from typing import TYPE_CHECKING, NamedTuple
 
 import aiohttp
@@ -174,7 +175,8 @@ def _meaning(status: int, retry_after: str | None) -> Answer:
         return Answer(Meaning.LATER, reason, _seconds_of(retry_after))
     if 300 <= status < 400:
         return Answer(Meaning.LATER, f"{reason}, and redirects are not followed")
-    return Answer(Meaning.REFUSED, reason)
+    # Below 200 only an upgrade is an answer, which nobody has asked for.
+    return Answer(Meaning.REFUSED if status >= 400 else Meaning.LATER, reason)
 
 
 def _seconds_of(retry_after: str | None) -> float | None:
@@ -183,12 +185,15 @@ def _seconds_of(retry_after: str | None) -> float | None:
         return None
     text = retry_after.strip()
     if text.isascii() and text.isdigit():
-        return min(float(text[:9]), _LONGEST_RETRY_AFTER)
+        return min(float(text.lstrip("0")[:9] or "0"), _LONGEST_RETRY_AFTER)
     try:
-        until = email.utils.parsedate_to_datetime(text).timestamp()
+        until = email.utils.parsedate_to_datetime(text)
+        if until.tzinfo is None:  # the form of C's asctime, which HTTP has, too
+            until = until.replace(tzinfo=UTC)
+        left = until.timestamp() - time.time()
     except (ValueError, OverflowError):
         return None
-    return min(max(until - time.time(), 0.0), _LONGEST_RETRY_AFTER)
+    return min(max(left, 0.0), _LONGEST_RETRY_AFTER)
 
 
 def _reason(error: BaseException) -> str:

@@ -112,7 +112,13 @@ class Delivery:
         self._has_news = asyncio.Event()  # entries, or requests of people
         self._moved = asyncio.Event()  # as far as these two say
         self._awaited_seq, self._awaited_count = _NONE, 0
-        self._pace = Pace(options.give_up_after, means.goes_on, kept.failing_since, kept.error)
+        self._pace = Pace(
+            options.give_up_after,
+            means.goes_on,
+            kept.failing_since,
+            kept.error,
+            held_until=kept.held_until,
+        )
         self._failing_since = kept.failing_since
         self._error = kept.error
         self._delivered = 0
@@ -121,6 +127,7 @@ class Delivery:
         self._is_asked = any(each.request for each in parked)  # while nobody delivered
         self._is_stopping = False
         self._news = Progress(kept.id, kept.epoch, kept.place, 0, None, None, None, kept.state)
+        self._news.held_until = kept.held_until
         self.patience = timing().webhook_patience_seconds
         self.begun = 0  # documents that have set out, since it was made
 
@@ -187,12 +194,14 @@ class Delivery:
             and state == news.state
             and self._error == news.error
             and self._failing_since == news.failing_since
+            and self._pace.held_until == news.held_until
             and not (news.parked or news.unparked or news.refused_again)
         )
         if is_same:
             return None
         news.place, news.state, news.error = place, state, self._error
         news.failing_since, news.delivered = self._failing_since, self._delivered
+        news.held_until = self._pace.held_until
         if self._track.lsn != self._reported_lsn:
             self._reported_lsn = self._track.lsn
             news.delivered_lsn = _lsn_text(self._track.lsn)
@@ -200,6 +209,7 @@ class Delivery:
         self._news = Progress(
             self.id, self.epoch, place, 0, None, self._failing_since, self._error, state
         )
+        self._news.held_until = news.held_until
         return news
 
     def put_back(self, news: Progress) -> None:
