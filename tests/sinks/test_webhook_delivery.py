@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fix_terminal import encrypted_key, run_at_a_terminal
 from fix_wait import wait_until
 from fix_webhooks import Hooks, Reply, change, nested
 from penstock.errors import SinkError, SinkLoginRefused
@@ -1433,6 +1434,23 @@ def test_certificate_of_a_known_authority_is_trusted_for_its_own_name_alone(
 def test_certificates_that_cannot_be_read_are_for_a_person(hooks, tmp_path) -> None:
     with pytest.raises(SinkLoginRefused, match="certificates cannot be used"):
         hooks(tls={"ca": str(tmp_path / "none.pem")})
+
+
+_OPEN = """
+import sys
+from penstock.errors import SinkLoginRefused
+from penstock.sinks.webhook.client import Client
+from penstock.sinks.webhook.options import WebhookOptions
+tls = {"certificate": sys.argv[1], "key": sys.argv[2]}
+try:
+    Client(WebhookOptions.model_validate({"tls": tls}), "sink hooks")._tls()
+except SinkLoginRefused as error:
+    print(error.do)
+"""
+
+
+def test_encrypted_key_is_an_error_and_nobody_at_a_terminal_is_asked(tmp_path) -> None:
+    assert "the key must not be encrypted" in run_at_a_terminal(_OPEN, *encrypted_key(tmp_path))
 
 
 def test_100_subscriptions_each_get_everything(hooks, receiver) -> None:

@@ -98,12 +98,13 @@ class Client:
             if wanted is not None and wanted.ca is not None:
                 context.load_verify_locations(str(wanted.ca))
             if wanted is not None and wanted.certificate is not None:
-                context.load_cert_chain(str(wanted.certificate), str(wanted.key))
+                # Without a password OpenSSL would ask whoever sits at the terminal, and wait.
+                context.load_cert_chain(str(wanted.certificate), str(wanted.key), password="")
         except (OSError, ssl.SSLError) as error:
             raise SinkLoginRefused(
                 f"the certificates cannot be used: {error.strerror or type(error).__name__}",
                 self._place,
-                "correct ca, certificate and key of tls:",
+                "correct ca, certificate and key of tls:; the key must not be encrypted",
             ) from None
         return context
 
