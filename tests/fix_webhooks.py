@@ -238,6 +238,13 @@ def change(number: int, key: int | None, op: str = "insert", **given: Any) -> di
     }
 
 
+def nested(document: dict[str, Any]) -> dict[str, Any]:
+    """A document whose column `n` has JSON that is nested more deeply than Python reads."""
+    deep = "[" * 50_000 + "]" * 50_000
+    number = int(document["commit_lsn"]) // 0x1000
+    return {**document, "value": document["value"].replace(f'"n":{number}', f'"n":{deep}')}
+
+
 class Hooks:
     """A webhook sink with a state directory, and documents for it."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fix_terminal import encrypted_key, run_at_a_terminal
 from fix_watched import REFUSED, TOKEN, Served, ToyRun, make_status, served
 from penstock.errors import BadValue, ServerFailed, SourceError
 from penstock.listen import Address, ServerOptions, Token
@@ -269,6 +270,27 @@ def test_cert_that_cannot_be_used_is_a_clear_error(tmp_path: Path):
         options = ServerOptions(Address("127.0.0.1", 0), None, bad, bad)
         with pytest.raises(ServerFailed, match="cert and key cannot be used"):
             Server(plain.run, options, plain.telemetry, plain.history).start()
+
+
+_LISTEN = """
+import sys
+from pathlib import Path
+from penstock.errors import ServerFailed
+from penstock.listen import Address, ServerOptions
+from penstock.server.serve import served_subscriptions
+options = ServerOptions(Address("127.0.0.1", 0), None, *map(Path, sys.argv[1:]))
+try:
+    with served_subscriptions("shop", {}, options):
+        pass
+except ServerFailed as error:
+    print(error.what)
+"""
+
+
+def test_encrypted_key_is_a_clear_error_and_nobody_at_a_terminal_is_asked(tmp_path: Path):
+    said = run_at_a_terminal(_LISTEN, *encrypted_key(tmp_path))
+
+    assert "cert and key cannot be used" in said
 
 
 def test_address_that_is_taken_is_a_clear_error(toy_server: Served):

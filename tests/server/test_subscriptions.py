@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,6 +17,7 @@ from fix_webhooks import Hooks, Reply, change
 from penstock.errors import SinkError
 from penstock.sinks.webhook.signature import key_of, new_secret, signatures
 from penstock.sinks.webhook.sink import WebhookSink
+from penstock.sinks.webhook.store import Store
 from penstock.sinks.webhook.subscriptions import WebhookSubscriptions
 
 if TYPE_CHECKING:
@@ -160,6 +162,56 @@ def test_subscription_is_at_all_sources_each_with_its_position(tmp_path, receive
         each.deliver(change(3, 3))
         each.sink.close()
     assert len(receiver.ids) == 2
+
+
+def test_subscription_that_one_source_cannot_keep_is_at_none(
+    tmp_path, receiver, monkeypatch
+) -> None:
+    sinks = [Hooks(tmp_path / source) for source in ("eu", "us")]
+    for source, each in zip(("eu", "us"), sinks, strict=True):
+        each.place = replace(each.place, source_id=source, source_ids=("eu", "us"))
+        each.sink = WebhookSink(each.place)
+    subscriptions = WebhookSubscriptions([each.place for each in sinks])
+    sinks[0].sink.open()
+    with pytest.raises(SinkError, match="has not been started"):
+        subscriptions.create({"url": receiver.url})
+    assert subscriptions.all() == []
+
+    sinks[1].sink.open()
+    add = Store.add
+
+    def add_or_fail(store: Store, *given: Any) -> None:
+        if "us" in store.path.parts:
+            raise sqlite3.OperationalError("disk I/O error")
+        add(store, *given)
+
+    monkeypatch.setattr(Store, "add", add_or_fail)
+    with pytest.raises(SinkError, match="disk I/O error"):
+        subscriptions.create({"url": receiver.url})
+    assert subscriptions.all() == []
+    for each in sinks:
+        each.sink.close()
+
+
+def test_changes_of_a_subscription_at_the_same_time_all_count(sink, receiver) -> None:
+    made = sink.subscriptions.create({"url": receiver.url})["id"]
+    changes: list[dict[str, Any]] = [
+        {"tables": ["public.orders"]},
+        {"operations": ["insert"]},
+        {"batch_size": 2},
+        {"secret": new_secret()},
+    ]
+    for _ in range(5):
+        none = {"tables": [], "operations": [], "batch_size": 1}
+        sink.subscriptions.change(made, none)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda each: sink.subscriptions.change(made, each), changes))
+        found = sink.subscriptions.get(made)
+        assert (found["tables"], found["operations"], found["batch_size"]) == (
+            ["public.orders"],
+            ["insert"],
+            2,
+        )
 
 
 WRONG_BODIES = [

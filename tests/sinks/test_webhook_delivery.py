@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fix_terminal import encrypted_key, run_at_a_terminal
 from fix_wait import wait_until
-from fix_webhooks import Hooks, Reply, change
+from fix_webhooks import Hooks, Reply, change, nested
 from penstock.errors import SinkError, SinkLoginRefused
 from penstock.sinks.webhook.delivery import _lane_of
 from penstock.sinks.webhook.doc import Doc
@@ -272,6 +273,35 @@ def test_retry_after_is_honoured(hooks, receiver) -> None:
     receiver.wait_for(lambda: receiver.ids)
     first, second = receiver.requests
     assert second.at - first.at >= 1.9
+
+
+@pytest.mark.parametrize("given", ["restart", "change"])
+def test_retry_after_holds_over_a_restart_and_a_change(hooks, receiver, given: str) -> None:
+    sink = hooks({"url": receiver.url, "id": "one"})
+    receiver.script.append(Reply(429, {"retry-after": "3"}))
+    sink.insert(1)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    batch_size = 1 if given == "restart" else 2
+    sink = hooks({"url": receiver.url, "id": "one", "batch_size": batch_size})
+    receiver.wait_for(lambda: len(receiver.accepted) == 1)
+    assert receiver.requests[1].at - receiver.requests[0].at >= 2.9
+
+
+def test_who_resumes_or_has_another_receiver_does_not_wait_for_retry_after(
+    hooks, receivers
+) -> None:
+    receiver, other = receivers(), receivers()
+    sink = hooks({"url": receiver.url, "id": "one"})
+    receiver.script.append(Reply(429, {"retry-after": "3600"}))
+    sink.insert(1)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    sink = hooks({"url": other.url, "id": "one"})
+    other.wait_for(lambda: len(other.accepted) == 1)
+    other.script.append(Reply(429, {"retry-after": "3600"}))
+    sink.insert(1)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    sink.subscriptions.resume("one")
+    other.wait_for(lambda: len(other.accepted) == 2)
 
 
 def test_back_off_grows_and_one_request_at_a_time_is_tried(hooks, receiver, use_timing) -> None:
@@ -627,6 +657,33 @@ def test_document_above_max_body_bytes_with_stop_waits_in_place_and_says_so(
     sink = hooks(receiver.url)
     receiver.wait_for(lambda: set(receiver.ids) == set(ids))
     wait_until(lambda: sink.stands()["state"] == "active")
+
+
+def test_document_that_is_nested_too_deeply_to_be_read_is_delivered_as_it_is(
+    hooks, receivers
+) -> None:
+    plain, cloud = receivers(), receivers()
+    sink = hooks(plain.url, {"url": cloud.url, "format": "cloudevents"})
+    # REPLICA IDENTITY FULL: whether its key changes stands in the old row.
+    update = nested(change(2, 1, "update", before={"id": 1, "n": 2}))
+
+    sink.deliver(change(1, 1), update, change(3, 1))
+
+    assert [each.body.decode() for each in plain.requests][1] == update["value"]
+    assert update["value"] in cloud.requests[1].body.decode()
+    assert len(plain.requests) == len(cloud.requests) == 3
+
+
+def test_document_that_is_nested_too_deeply_for_pgstreams_form_is_refused(hooks, receiver) -> None:
+    sink = hooks({"url": receiver.url, "format": "pgstream"}, on_refused="park")
+
+    sink.deliver(nested(change(1, 1)), change(2, 2))
+
+    receiver.wait_for(lambda: len(receiver.requests) == 1)
+    wait_until(lambda: sink.stands()["parked"] == 1)
+    (parked,) = WebhookKind().parked(sink.place)
+    assert parked.reason == "it has JSON that is nested too deeply for format pgstream"
+    assert parked.values == nested(change(1, 1))["value"]
 
 
 def test_document_of_the_largest_size_is_sent(hooks, receiver) -> None:
@@ -1377,6 +1434,23 @@ def test_certificate_of_a_known_authority_is_trusted_for_its_own_name_alone(
 def test_certificates_that_cannot_be_read_are_for_a_person(hooks, tmp_path) -> None:
     with pytest.raises(SinkLoginRefused, match="certificates cannot be used"):
         hooks(tls={"ca": str(tmp_path / "none.pem")})
+
+
+_OPEN = """
+import sys
+from penstock.errors import SinkLoginRefused
+from penstock.sinks.webhook.client import Client
+from penstock.sinks.webhook.options import WebhookOptions
+tls = {"certificate": sys.argv[1], "key": sys.argv[2]}
+try:
+    Client(WebhookOptions.model_validate({"tls": tls}), "sink hooks")._tls()
+except SinkLoginRefused as error:
+    print(error.do)
+"""
+
+
+def test_encrypted_key_is_an_error_and_nobody_at_a_terminal_is_asked(tmp_path) -> None:
+    assert "the key must not be encrypted" in run_at_a_terminal(_OPEN, *encrypted_key(tmp_path))
 
 
 def test_100_subscriptions_each_get_everything(hooks, receiver) -> None:

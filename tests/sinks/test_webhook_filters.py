@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fix_wait import wait_until
-from fix_webhooks import change
+from fix_webhooks import change, nested
 from penstock.errors import BadValue
 from penstock.sinks.webhook.database import database_of
 from penstock.sql.text import _parser
@@ -230,6 +230,38 @@ def test_filter_without_duckdb_says_what_to_install(hooks, receiver, monkeypatch
         sink.subscriptions.create(filtered(receiver, "n > 1"))
 
     assert "penstock[sql]" in refused.value.do
+
+
+def test_filter_that_an_earlier_version_took_suspends_its_subscription_and_nobody_else(
+    hooks, receivers: Callable[..., Receiver]
+) -> None:
+    plain, receiver = receivers(), receivers()
+    sink = hooks(plain.url)
+    made = sink.subscriptions.create(filtered(receiver, "n > 1"))
+    store = sink.store()
+    wanted = {name: made[name] for name in ("url", "tables", "operations", "format", "batch_size")}
+    kept = store.subscription(made["id"])
+    assert store.change(kept, {**wanted, "filter": "unnest([1, 2]) = n"})
+    store.close()
+
+    sink = hooks(plain.url)  # as after an upgrade
+    sink.deliver(change(1, 1, after={"id": 1, "n": 2}))
+
+    assert len(plain.documents) == 1
+    wait_until(lambda: sink.stands(1)["state"] == "suspended")
+    assert "SQL with unnest()" in sink.stands(1)["error"]
+    sink.subscriptions.change(made["id"], {"filter": "n = 2"})
+    sink.subscriptions.resume(made["id"])
+    receiver.wait_for(lambda: len(receiver.documents) == 1)
+
+
+def test_row_that_is_nested_too_deeply_for_a_filter_suspends_and_says_so(hooks, receiver) -> None:
+    sink = hooks(filtered(receiver, "n > 1"))
+
+    sink.deliver(nested(change(1, 1)))
+
+    wait_until(lambda: sink.stands()["state"] == "suspended")
+    assert "public.orders: a row has JSON that is nested too deeply" in sink.stands()["error"]
 
 
 def test_filter_wants_tables_beside_it(hooks, receiver) -> None:

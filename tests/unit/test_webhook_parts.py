@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from fix_webhooks import change
 from penstock.errors import BadValue
 from penstock.sinks.webhook.addresses import AddressRefused, AddressRule
-from penstock.sinks.webhook.client import _seconds_of
+from penstock.sinks.webhook.client import Meaning, _meaning, _seconds_of
 from penstock.sinks.webhook.delivery import _is_alone
 from penstock.sinks.webhook.doc import Doc
 from penstock.sinks.webhook.formats import Format, message_of
@@ -336,15 +336,32 @@ def test_options_that_cannot_be_are_refused(given) -> None:
 
 @pytest.mark.parametrize(
     ("given", "seconds"),
-    [("7200", 7200.0), (" 5 ", 5.0), ("999999999999", 86400.0), ("soon", None), ("-1", None), (None, None)],
+    [("7200", 7200.0), ("0000000000120", 120.0), ("00", 0.0), (" 5 ", 5.0), ("999999999999", 86400.0), ("soon", None), ("-1", None), (None, None)],
 )  # fmt: skip
 def test_retry_after_is_honoured_up_to_a_day(given: str | None, seconds: float | None) -> None:
     assert _seconds_of(given) == seconds
 
 
+def test_upgrade_that_nobody_asked_for_is_no_refusal_of_a_document() -> None:
+    assert _meaning(101, None).meaning is Meaning.LATER
+    assert _meaning(400, None).meaning is Meaning.REFUSED
+
+
 def test_retry_after_may_be_a_date() -> None:
     at = time.time() + 7200
     found = _seconds_of(email.utils.formatdate(at, usegmt=True))
+    assert found is not None
+    assert 7190 < found <= 7200
+
+
+def test_retry_after_may_be_a_date_as_c_writes_it(monkeypatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        found = _seconds_of(time.asctime(time.gmtime(time.time() + 7200)))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
     assert found is not None
     assert 7190 < found <= 7200
 

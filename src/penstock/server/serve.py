@@ -196,6 +196,8 @@ class Server:
             timeout_graceful_shutdown=1,
             ssl_certfile=str(self._options.cert) if self._options.cert else None,
             ssl_keyfile=str(self._options.key) if self._options.key else None,
+            # A wrong one for a key that is encrypted: without any OpenSSL would ask at the terminal, and wait.
+            ssl_keyfile_password=" ",  # noqa: S106 - nobody's
         )
         self._load(config, listening)
         self._uvicorn = _quiet_server(config)

@@ -153,7 +153,8 @@ class Connection:
             return None
         context = ssl.create_default_context(cafile=wanted.ca and str(wanted.ca))
         if wanted.certificate is not None:
-            context.load_cert_chain(str(wanted.certificate), str(wanted.key))
+            # Without a password OpenSSL would ask whoever sits at the terminal, and wait.
+            context.load_cert_chain(str(wanted.certificate), str(wanted.key), password="")
         return context
 
     async def _note(self, error: Exception) -> None:

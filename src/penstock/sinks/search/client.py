@@ -110,12 +110,13 @@ class Client:
         try:
             context = ssl.create_default_context(cafile=tls.ca if tls is not None else None)
             if tls is not None and tls.certificate is not None and tls.key is not None:
-                context.load_cert_chain(tls.certificate, tls.key)
+                # Without a password OpenSSL would ask whoever sits at the terminal, and wait.
+                context.load_cert_chain(tls.certificate, tls.key, password="")
         except (OSError, ssl.SSLError) as error:
             raise SinkLoginRefused(
                 f"a file of certificates cannot be used: {type(error).__name__}",
                 self.where,
-                "see ca, certificate and key under tls:",
+                "see ca, certificate and key under tls:; the key must not be encrypted",
             ) from None
         if tls is not None and not tls.verify:
             context.check_hostname = False

@@ -13,6 +13,7 @@ import enum
 import os
 import ssl
 import time
+from datetime import UTC
 from typing import TYPE_CHECKING, NamedTuple
 
 import aiohttp
@@ -97,12 +98,13 @@ class Client:
             if wanted is not None and wanted.ca is not None:
                 context.load_verify_locations(str(wanted.ca))
             if wanted is not None and wanted.certificate is not None:
-                context.load_cert_chain(str(wanted.certificate), str(wanted.key))
+                # Without a password OpenSSL would ask whoever sits at the terminal, and wait.
+                context.load_cert_chain(str(wanted.certificate), str(wanted.key), password="")
         except (OSError, ssl.SSLError) as error:
             raise SinkLoginRefused(
                 f"the certificates cannot be used: {error.strerror or type(error).__name__}",
                 self._place,
-                "correct ca, certificate and key of tls:",
+                "correct ca, certificate and key of tls:; the key must not be encrypted",
             ) from None
         return context
 
@@ -174,7 +176,8 @@ def _meaning(status: int, retry_after: str | None) -> Answer:
         return Answer(Meaning.LATER, reason, _seconds_of(retry_after))
     if 300 <= status < 400:
         return Answer(Meaning.LATER, f"{reason}, and redirects are not followed")
-    return Answer(Meaning.REFUSED, reason)
+    # Below 200 only an upgrade is an answer, which nobody has asked for.
+    return Answer(Meaning.REFUSED if status >= 400 else Meaning.LATER, reason)
 
 
 def _seconds_of(retry_after: str | None) -> float | None:
@@ -183,12 +186,15 @@ def _seconds_of(retry_after: str | None) -> float | None:
         return None
     text = retry_after.strip()
     if text.isascii() and text.isdigit():
-        return min(float(text[:9]), _LONGEST_RETRY_AFTER)
+        return min(float(text.lstrip("0")[:9] or "0"), _LONGEST_RETRY_AFTER)
     try:
-        until = email.utils.parsedate_to_datetime(text).timestamp()
+        until = email.utils.parsedate_to_datetime(text)
+        if until.tzinfo is None:  # the form of C's asctime, which HTTP has, too
+            until = until.replace(tzinfo=UTC)
+        left = until.timestamp() - time.time()
     except (ValueError, OverflowError):
         return None
-    return min(max(until - time.time(), 0.0), _LONGEST_RETRY_AFTER)
+    return min(max(left, 0.0), _LONGEST_RETRY_AFTER)
 
 
 def _reason(error: BaseException) -> str:

@@ -52,7 +52,8 @@ CREATE TABLE IF NOT EXISTS subscriptions (
     failing_since REAL,
     error TEXT,
     lost_after_lsn TEXT,
-    lost_to_lsn TEXT);
+    lost_to_lsn TEXT,
+    held_until REAL);
 CREATE TABLE IF NOT EXISTS parked (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     subscription TEXT NOT NULL REFERENCES subscriptions (id) ON DELETE CASCADE,
@@ -64,7 +65,10 @@ CREATE TABLE IF NOT EXISTS parked (
 CREATE INDEX IF NOT EXISTS parked_of ON parked (subscription, number);
 """
 
-_ADDED = {"outbox": ("types",), "subscriptions": ("lost_after_lsn", "lost_to_lsn")}
+_ADDED = {
+    "outbox": {"types": "TEXT"},
+    "subscriptions": {"lost_after_lsn": "TEXT", "lost_to_lsn": "TEXT", "held_until": "REAL"},
+}
 
 
 def database_of(place: SinkPlace[Any]) -> Path:
@@ -140,11 +144,11 @@ class Database:
 
     def _add_columns(self) -> None:
         """What databases of earlier versions do not have."""
-        for table, names in _ADDED.items():
+        for table, columns in _ADDED.items():
             known = {row[1] for row in self._db.execute(f"PRAGMA table_info({table})")}
-            for name in names:
+            for name, kind in columns.items():
                 if name not in known:
-                    self._db.execute(f"ALTER TABLE {table} ADD COLUMN {name} TEXT")
+                    self._db.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
 
     def _damaged(self) -> PositionMissing:
         return PositionMissing(

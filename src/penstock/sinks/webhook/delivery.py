@@ -24,7 +24,7 @@ from penstock.lsn import Lsn
 from penstock.options import OnRefused
 from penstock.sinks.webhook.client import Answer, Meaning
 from penstock.sinks.webhook.doc import Doc
-from penstock.sinks.webhook.formats import message_of
+from penstock.sinks.webhook.formats import Message, TooDeep, message_of
 from penstock.sinks.webhook.held import Held
 from penstock.sinks.webhook.pace import Lane, Pace
 from penstock.sinks.webhook.rows import Place, Progress
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from penstock.errors import ModifierError
     from penstock.sinks.webhook.client import Client
     from penstock.sinks.webhook.entries import Documents, Entries
-    from penstock.sinks.webhook.formats import Message
     from penstock.sinks.webhook.options import WebhookOptions
     from penstock.sinks.webhook.rows import Kept, ParkedRow
     from penstock.sinks.webhook.track import Ticket
@@ -113,7 +112,13 @@ class Delivery:
         self._has_news = asyncio.Event()  # entries, or requests of people
         self._moved = asyncio.Event()  # as far as these two say
         self._awaited_seq, self._awaited_count = _NONE, 0
-        self._pace = Pace(options.give_up_after, means.goes_on, kept.failing_since, kept.error)
+        self._pace = Pace(
+            options.give_up_after,
+            means.goes_on,
+            kept.failing_since,
+            kept.error,
+            held_until=kept.held_until,
+        )
         self._failing_since = kept.failing_since
         self._error = kept.error
         self._delivered = 0
@@ -122,6 +127,7 @@ class Delivery:
         self._is_asked = any(each.request for each in parked)  # while nobody delivered
         self._is_stopping = False
         self._news = Progress(kept.id, kept.epoch, kept.place, 0, None, None, None, kept.state)
+        self._news.held_until = kept.held_until
         self.patience = timing().webhook_patience_seconds
         self.begun = 0  # documents that have set out, since it was made
 
@@ -188,12 +194,14 @@ class Delivery:
             and state == news.state
             and self._error == news.error
             and self._failing_since == news.failing_since
+            and self._pace.held_until == news.held_until
             and not (news.parked or news.unparked or news.refused_again)
         )
         if is_same:
             return None
         news.place, news.state, news.error = place, state, self._error
         news.failing_since, news.delivered = self._failing_since, self._delivered
+        news.held_until = self._pace.held_until
         if self._track.lsn != self._reported_lsn:
             self._reported_lsn = self._track.lsn
             news.delivered_lsn = _lsn_text(self._track.lsn)
@@ -201,6 +209,7 @@ class Delivery:
         self._news = Progress(
             self.id, self.epoch, place, 0, None, self._failing_since, self._error, state
         )
+        self._news.held_until = news.held_until
         return news
 
     def put_back(self, news: Progress) -> None:
@@ -365,23 +374,20 @@ class Delivery:
 
     async def _send(self, lane: Lane, docs: Sequence[Doc]) -> Answer:
         """Send documents until the receiver has taken or refused them, or the subscription ends."""
-        if self.want.batch_size > 1:
-            message = message_of(docs, self.want.format, self._origin, is_batch=True)
-        else:
-            message = self._entries.message(docs[0], self.want.format, self._origin)
-        if too_large := self._too_large(message):
+        message = self._message(docs)
+        if isinstance(message, Answer):
             if len(docs) > 1:
-                return too_large  # each by itself may fit
+                return message  # each by itself may fit
             if self._options.on_refused is OnRefused.PARK:
                 self._pace.forget(lane)
                 self._stands()
-                return too_large
+                return message
         while not self.is_ended and not self._is_stopping:
             async with self._pace.turn(lane):
                 if self.is_ended or self._is_stopping:
                     break
-                if too_large:
-                    self._fail(lane, too_large, is_sent=False)
+                if isinstance(message, Answer):
+                    self._fail(lane, message, is_sent=False)
                     continue
                 if lane.failing_since is not None:
                     self._on_retry()
@@ -390,10 +396,20 @@ class Delivery:
                 return answer
         return Answer(Meaning.LATER)
 
-    def _too_large(self, message: Message) -> Answer | None:
+    def _message(self, docs: Sequence[Doc]) -> Message | Answer:
+        """The request for documents; where there can be none, why, as if the receiver had refused them."""
+        format_ = self.want.format
+        try:
+            if self.want.batch_size > 1:
+                message = message_of(docs, format_, self._origin, is_batch=True)
+            else:
+                message = self._entries.message(docs[0], format_, self._origin)
+        except TooDeep:
+            reason = f"it has JSON that is nested too deeply for format {format_.value}"
+            return Answer(Meaning.REFUSED, reason)
         size, most = len(message.body), self._options.max_body_bytes
         if size <= most:
-            return None
+            return message
         return Answer(
             Meaning.REFUSED, f"its request would have {size} bytes, above max_body_bytes: {most}"
         )
@@ -515,7 +531,10 @@ def _is_alone(doc: Doc) -> bool:
     key, at = _DECODER.raw_decode(doc.value, at)
     if not doc.value.startswith(_BEFORE, at):
         return True  # nobody knows
-    before, _ = _DECODER.raw_decode(doc.value, at + len(_BEFORE))
+    try:
+        before, _ = _DECODER.raw_decode(doc.value, at + len(_BEFORE))
+    except RecursionError:  # JSON in the old row is nested that deeply
+        return True
     return before is not None and any(
         before.get(name, value) != value for name, value in key.items()
     )

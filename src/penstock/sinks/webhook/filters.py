@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic_core import PydanticCustomError
 
 from penstock.errors import ExpressionFails, RuleUnfit, ValueNotSent
 from penstock.sinks.webhook.doc import Digits, json_text
 from penstock.sinks.webhook.typed import shape_by
 from penstock.sql.column_types import Family
 from penstock.sql.expression import SqlMatcher, time_limit
+from penstock.sql.text import read_expression
 from penstock.table import TableName
 from penstock.timing import timing
 
@@ -28,28 +30,38 @@ if TYPE_CHECKING:
 
     from penstock.sinks.webhook.doc import Doc
     from penstock.sql.column_types import ColumnType
-    from penstock.sql.text import SqlText
 
 JUDGED = ("insert", "update", "delete", "read")
 _KNOWN_SHAPES = 64
 
 
 class Filter:
-    """One subscription's. Not for two threads at a time."""
+    """One subscription's. Not for two threads at a time.
 
-    def __init__(self, sql: SqlText) -> None:
-        self._sql = sql
+    Its text was read when it was given, perhaps by an earlier version, which took what this one refuses. So it is read again
+    where a failure is this subscription's alone.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
         self._matcher = lru_cache(_KNOWN_SHAPES)(self._bound)
 
     def _bound(self, types: str, table: TableName) -> SqlMatcher:
+        try:
+            sql = read_expression(self._text)
+        except PydanticCustomError as error:
+            raise RuleUnfit(
+                error.message(), str(table), "correct the filter, then resume"
+            ) from None
         with time_limit(timing().webhook_filter_seconds):
-            return SqlMatcher(self._sql).with_shape(shape_by(types, table))
+            return SqlMatcher(sql).with_shape(shape_by(types, table))
 
     def matches(self, docs: Sequence[Doc], types: str | None) -> list[bool]:
         """Which documents are wanted; all are of one table, and of rows with the same columns.
 
         Raises:
-            RuleUnfit: the table has no such column, or of another type.
+            RuleUnfit: the table has no such column, or of another type, or the text is none that is taken.
+            SqlMissing: DuckDB is not installed.
             ValueNotSent: an update left a value alone that is needed.
             ExpressionFails: for a row, or it takes too long.
         """
@@ -75,7 +87,12 @@ class Filter:
 
 def _row(doc: Doc, names: Sequence[str], table: TableName) -> Mapping[str, Any] | None:
     """The values that decide; None of a delete of which they are not known."""
-    parsed = json.loads(doc.value, parse_int=Digits, parse_float=Digits)
+    try:
+        parsed = json.loads(doc.value, parse_int=Digits, parse_float=Digits)
+    except RecursionError:
+        raise ExpressionFails(
+            "a row has JSON that is nested too deeply to be read", str(table), "take the filter out"
+        ) from None
     before, after = parsed["before"] or {}, parsed["after"] or {}
     if doc.op == "delete":
         return before if all(name in before for name in names) else None

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from penstock.sinks.webhook.doc import Doc
 
 
+class TooDeep(Exception):
+    """A document has JSON that is nested too deeply for a format that must read it."""
+
+
 class Format(enum.StrEnum):
     """What a request carries."""
 
@@ -51,6 +55,9 @@ def message_of(
         format_: what the receiver wants.
         origin: what CloudEvents call the source.
         is_batch: an array, whatever the number.
+
+    Raises:
+        TooDeep: it cannot be said in the format.
     """
     if format_ is Format.PENSTOCK:
         texts, kind = [each.value for each in docs], "application/json"
@@ -58,7 +65,7 @@ def message_of(
         texts = [_cloud_event(each, origin) for each in docs]
         kind = f"application/cloudevents{'-batch' if is_batch else ''}+json"
     else:
-        texts, kind = [pgstream_event(each) for each in docs], "application/json"
+        texts, kind = [_pgstream_text(each) for each in docs], "application/json"
     body = f"[{','.join(texts)}]" if is_batch else texts[0]
     message_id = _message_id(docs)
     headers = {
@@ -69,6 +76,13 @@ def message_of(
     if format_ is Format.PGSTREAM and docs[0].op != "read":
         headers["x-pgstream-lsn"] = str(Lsn(docs[0].commit_lsn))
     return Message(message_id, body.encode(), headers)
+
+
+def _pgstream_text(doc: Doc) -> str:
+    try:
+        return pgstream_event(doc)
+    except RecursionError:
+        raise TooDeep from None
 
 
 def _message_id(docs: Sequence[Doc]) -> str:

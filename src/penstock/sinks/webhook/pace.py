@@ -55,7 +55,8 @@ class Pace:
     """The pace of one receiver, in the event loop of the dispatcher.
 
     `failing_since`, `error`: what was recorded of it, by an earlier run for instance. The first lane goes on with it, since it
-    begins with the first document that is not settled. Nothing sets out while `goes_on` is not set.
+    begins with the first document that is not settled. Nothing sets out while `goes_on` is not set, nor before `held_until`,
+    in seconds since 1970.
     """
 
     def __init__(
@@ -64,6 +65,8 @@ class Pace:
         goes_on: asyncio.Event,
         failing_since: float | None,
         error: str | None,
+        *,
+        held_until: float | None = None,
     ) -> None:
         self._give_up_after = give_up_after
         self._goes_on = goes_on
@@ -75,7 +78,10 @@ class Pace:
         self._failed_at = 0.0
         self._retry_at = 0.0  # while it is down
         self._back_off = _back_off()
-        self._held_until = 0.0  # as the receiver said
+        self._held_until = 0.0  # as the receiver said, by the monotonic clock
+        self.held_until: float | None = None  # the same, to be recorded
+        if held_until is not None and held_until > time.time():
+            self.hold(held_until - time.time())
         self._probe = asyncio.Lock()
         self._probing: Lane | None = None
 
@@ -129,7 +135,9 @@ class Pace:
     def hold(self, seconds: float) -> None:
         """The receiver says when it wants to be asked again: nothing sets out before."""
         wait = min(seconds, self._give_up_after)
-        self._held_until = max(self._held_until, time.monotonic() + wait)
+        if time.monotonic() + wait > self._held_until:
+            self._held_until = time.monotonic() + wait
+            self.held_until = time.time() + wait
 
     def fail(self, lane: Lane, reason: str, *, is_sent: bool = True) -> bool:
         """A request of a lane was not taken, or, unless `is_sent`, not even tried; whether it is to be given up.

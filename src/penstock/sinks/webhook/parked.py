@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import SinkError
 from penstock.lsn import Lsn
@@ -63,8 +63,16 @@ def _entry(row: ParkedRow) -> ParkedEntry:
         reason=row.reason,
         parked_at=row.parked_at,
         request=row.request,
-        values=json.loads(document["value"]),
+        values=_values(document["value"]),
     )
+
+
+def _values(text: str) -> Any:
+    """A document; as its text where it is nested too deeply to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        return text
 
 
 def _id(row: ParkedRow) -> str:

@@ -22,6 +22,7 @@ class Kept:
     """A subscription as it is stored. `secrets`: [secret, until when or null], the newest first.
 
     `lost_*_lsn`: between which positions documents were deleted before it had them, the last time that some were.
+    `held_until`: in seconds since 1970, where the receiver has said when it wants to be asked again.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Kept:
     error: str | None
     lost_after_lsn: str | None
     lost_to_lsn: str | None
+    held_until: float | None
 
 
 @dataclass
@@ -56,6 +58,7 @@ class Progress:
     parked: list[tuple[str, str, str | None]] = field(default_factory=list)  # document, id, reason
     unparked: list[int] = field(default_factory=list)
     refused_again: dict[int, str | None] = field(default_factory=dict)  # None: behind another
+    held_until: float | None = None
 
 
 class Entry(NamedTuple):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SUBSCRIPTIONS = """
 SELECT id, is_fixed, wanted, secrets, created_at, from_lsn, epoch, state, seq, row, delivered_lsn,
-    delivered, failing_since, error, lost_after_lsn, lost_to_lsn FROM subscriptions
+    delivered, failing_since, error, lost_after_lsn, lost_to_lsn, held_until FROM subscriptions
 """
 
 # What pgstream knows a subscription by.
@@ -197,10 +197,14 @@ class Store(Outbox):
         self._bump()
 
     def _change(self, id_: str, wanted: Mapping[str, Any], secrets: Collection[Any] | None) -> None:
+        known = self.subscription(id_)
         self._db.execute(
             "UPDATE subscriptions SET wanted = ?, epoch = epoch + 1 WHERE id = ?",
             (json.dumps(wanted), id_),
         )
+        if known is not None and known.wanted["url"] != wanted["url"]:
+            # It was another receiver that wanted to be left alone.
+            self._db.execute("UPDATE subscriptions SET held_until = NULL WHERE id = ?", (id_,))
         if secrets is not None:
             self._db.execute(
                 "UPDATE subscriptions SET secrets = ? WHERE id = ?", (json.dumps(secrets), id_)
@@ -208,11 +212,15 @@ class Store(Outbox):
         self._bump()
 
     def change(
-        self, id_: str, wanted: Mapping[str, Any], secrets: Collection[Any] | None = None
-    ) -> None:
-        """Have a subscription want something else, from where it is."""
+        self, known: Kept, wanted: Mapping[str, Any], secrets: Collection[Any] | None = None
+    ) -> bool:
+        """Have a subscription want something else, from where it is; False where somebody has changed it meanwhile."""
         with self._transaction():
-            self._change(id_, wanted, secrets)
+            kept = self.subscription(known.id)
+            if kept is None or (kept.wanted, kept.secrets) != (known.wanted, known.secrets):
+                return False
+            self._change(known.id, wanted, secrets)
+        return True
 
     def resume(self, id_: str) -> None:
         """Deliver again: from where it is, or from now on where nothing was kept for it."""
@@ -228,7 +236,7 @@ class Store(Outbox):
         )
         self._db.execute(
             "UPDATE subscriptions SET state = 'active', error = NULL, failing_since = NULL,"
-            " epoch = epoch + 1 WHERE id = ?",
+            " held_until = NULL, epoch = epoch + 1 WHERE id = ?",
             (id_,),
         )
         self._bump()
@@ -263,9 +271,16 @@ class Store(Outbox):
                 if known:
                     self._record_parked(each)
                 self._db.execute(
-                    "UPDATE subscriptions SET state = ?, error = ?, failing_since = ?"
+                    "UPDATE subscriptions SET state = ?, error = ?, failing_since = ?, held_until = ?"
                     " WHERE id = ? AND epoch = ?",
-                    (each.state, each.error, each.failing_since, each.id, each.epoch),
+                    (
+                        each.state,
+                        each.error,
+                        each.failing_since,
+                        each.held_until,
+                        each.id,
+                        each.epoch,
+                    ),
                 )
 
     def _record_parked(self, news: Progress) -> None:
@@ -383,4 +398,5 @@ def _kept(row: tuple[Any, ...]) -> Kept:
         error=row[13],
         lost_after_lsn=row[14],
         lost_to_lsn=row[15],
+        held_until=row[16],
     )

@@ -11,7 +11,7 @@ import sqlite3
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -130,29 +130,49 @@ class WebhookSubscriptions:
         self._check_new(wanted)
         made = _new_id()
         secrets = [(secret, None)] if secret is not None else []
-        for place in self._places:
-            with self._made(place) as store:
-                assert store is not None, "made just now"
-                store.add(made, as_stored(wanted), secrets)
+        with self._all_made() as stores:
+            try:
+                for store in stores:
+                    store.add(made, as_stored(wanted), secrets)
+            except (PenstockError, sqlite3.Error):
+                # Who asked knows neither its id nor its secret, and will ask again.
+                for store in stores:
+                    with suppress(sqlite3.Error):
+                        store.remove(made)
+                raise
         return made
 
     def change(self, id_: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Change some of what one wants."""
-        given = dict(wanted)
-        secret = given.pop("secret", None)
         before = self._changeable(id_)
-        read = self._read(
-            {**before.wanted, **given, **({"secret": secret} if secret is not None else {})}
-        )
+        read, _ = self._changed(before, wanted)
         if read.url != before.wanted["url"]:
             self._check_receiver(read.url)
-        secrets = None
-        if secret is not None:
-            until = time.time() + timing().webhook_rotation_seconds
-            old = [(each, until) for each in secrets_now(before.secrets) if each != secret]
-            secrets = [(secret, None), *old[:1]]
-        self._at_each(lambda store: store.change(id_, as_stored(read), secrets))
+
+        def change(store: Store) -> None:
+            # Others may change the rest of it meanwhile.
+            while (kept := store.subscription(id_)) is not None:
+                read, secrets = self._changed(kept, wanted)
+                if store.change(kept, as_stored(read), secrets):
+                    return
+
+        self._at_each(change)
         return self.get(id_)
+
+    def _changed(
+        self, kept: Kept, wanted: Mapping[str, Any]
+    ) -> tuple[Wanted, list[tuple[str, float | None]] | None]:
+        """A subscription with what is to be changed, and its secrets where they change."""
+        given = dict(wanted)
+        secret = given.pop("secret", None)
+        read = self._read(
+            {**kept.wanted, **given, **({"secret": secret} if secret is not None else {})}
+        )
+        if secret is None:
+            return read, None
+        until = time.time() + timing().webhook_rotation_seconds
+        old = [(each, until) for each in secrets_now(kept.secrets) if each != secret]
+        return read, [(secret, None), *old[:1]]
 
     def resume(self, id_: str) -> dict[str, Any]:
         """Deliver again."""
@@ -190,9 +210,8 @@ class WebhookSubscriptions:
             self._check_new(wanted)
         # Another request may do the same meanwhile: who is first at a database decides on the id.
         id_ = _new_id()
-        for place in self._places:
-            with self._made(place) as store:
-                assert store is not None, "made just now"
+        with self._all_made() as stores:
+            for store in stores:
                 id_ = store.subscribe(id_, as_stored(wanted))
 
     def unsubscribe(self, url: str, schema: str, table: str) -> None:
@@ -256,6 +275,13 @@ class WebhookSubscriptions:
         return []
 
     # --- how -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def _all_made(self) -> Iterator[list[Store]]:
+        """The databases of all sources, before anything is stored in one of them."""
+        with ExitStack() as stack:
+            stores = [stack.enter_context(self._made(place)) for place in self._places]
+            yield [store for store in stores if store is not None]
 
     @contextmanager
     def _made(self, place: SinkPlace[WebhookOptions]) -> Iterator[Store | None]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.sinks.webhook.formats import Format
 from penstock.sinks.webhook.signature import key_of
-from penstock.sql.text import read_expression
 from penstock.table import TableRule
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def _filter_of(text: str | None) -> Filter | None:
         return None
     from penstock.sinks.webhook.filters import Filter
 
-    return Filter(read_expression(text))
+    return Filter(text)
 
 
 def as_stored(wanted: Receiver) -> dict[str, Any]:
