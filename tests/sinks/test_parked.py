@@ -21,7 +21,8 @@ from penstock.sinks.documents.parked import Parked
 from penstock.sinks.registry import GROUP, sink_kinds
 from penstock.sinks.status import SinkStatus
 from penstock.state.directory import StateDirectory
-from penstock.testing.scene import Scene
+from penstock.testing import update
+from penstock.testing.scene import ORDERS, Scene
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -185,6 +186,40 @@ def test_retry_is_carried_out_by_the_next_run(of_two_keys: Refusing) -> None:
     assert {each["request"] for each in left} == {None}
     of_2 = [one for one in of_two_keys.delivered() if one in of_two_keys.ids[4:8]]
     assert of_2 == [of_two_keys.ids[6], *of_two_keys.ids[4:6], of_two_keys.ids[7]]
+
+
+def test_retry_takes_along_what_is_parked_behind_it_after_the_request(
+    of_two_keys: Refusing,
+) -> None:
+    of_2 = [each["id"] for each in of_two_keys.listed() if each["key"]["id"] == 2]
+    of_two_keys.refuse()
+
+    of_two_keys.parked("retry", *(word for one in of_2 for word in ("--id", one)))
+    of_two_keys.ids += of_two_keys.scene.write_rows([update(ORDERS, ["2", "late"])])
+    of_two_keys.scene.deliver_at_once()
+    assert of_two_keys.ids[-1] in [each["id"] for each in of_two_keys.listed()]
+    of_two_keys.scene.deliver()
+
+    assert {each["key"]["id"] for each in of_two_keys.listed()} == {4}
+    assert of_two_keys.delivered()[-1] == of_two_keys.ids[-1]
+
+
+def test_retry_does_not_take_along_what_is_to_be_dropped(of_two_keys: Refusing) -> None:
+    found = [each for each in of_two_keys.listed() if each["key"]["id"] == 2]
+    refused = [each["id"] for each in found if each["reason"]]
+    behind = [each["id"] for each in found if not each["reason"]]
+    assert refused
+    assert behind
+    of_two_keys.refuse()
+
+    with of_two_keys.state.lock("deliver"):
+        of_two_keys.parked("retry", *(word for one in refused for word in ("--id", one)))
+        of_two_keys.parked("drop", *(word for one in behind for word in ("--id", one)))
+        of_two_keys.scene.deliver()
+
+    assert {each["key"]["id"] for each in of_two_keys.listed()} == {4}
+    assert set(refused) < set(of_two_keys.delivered())
+    assert not set(behind) & set(of_two_keys.delivered())
 
 
 def test_two_requests_are_both_carried_out(of_two_keys: Refusing) -> None:

@@ -683,14 +683,18 @@ class DocumentDriver:
         """Deliver parked documents in their order; what is refused again stays, with all behind it."""
         text = self._keeper.text(kept)
         everything = self._parked.read()
-        # One that waits behind a document which is not meant cannot go before it.
-        holds, meant = Holds(), []
+        drops = [each for each in self._parked.asked() if each.action == "drop"]
+        # One that waits behind a document which is not meant cannot go before it. One that waits only for what is meant
+        # goes as well: behind a key that changes all the time something is parked after every request.
+        holds, going, meant = Holds(), Holds(), []
         for each in everything:
             row = asdict(each)
-            if holds.waits(row) or not asked.means(each):
-                holds.add(row)
-            else:
+            merely_waits = each.reason is None and not any(one.means(each) for one in drops)
+            if not holds.waits(row) and (asked.means(each) or (merely_waits and going.waits(row))):
                 meant.append(each)
+                going.add(row)
+            else:
+                holds.add(row)
         retry = Retry(meant)
         if unwritable := {each.id: each.refused for each in meant if each.refused}:
             retry.refuse(unwritable)
