@@ -22,7 +22,7 @@ from penstock.sinks.registry import GROUP, sink_kinds
 from penstock.sinks.status import SinkStatus
 from penstock.state.directory import StateDirectory
 from penstock.testing import update
-from penstock.testing.scene import ORDERS, Scene
+from penstock.testing.scene import ORDERS, PURCHASES, Scene, renamed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -220,6 +220,39 @@ def test_retry_does_not_take_along_what_is_to_be_dropped(of_two_keys: Refusing) 
     assert {each["key"]["id"] for each in of_two_keys.listed()} == {4}
     assert set(refused) < set(of_two_keys.delivered())
     assert not set(behind) & set(of_two_keys.delivered())
+
+
+def test_table_with_something_parked_waits_under_its_next_name_too(
+    of_two_keys: Refusing, tmp_path: Path
+) -> None:
+    before = len(of_two_keys.listed())
+
+    of_two_keys.scene.alter(
+        renamed(ORDERS, PURCHASES), (PURCHASES, [update(PURCHASES, ["2", "late"])])
+    )
+    of_two_keys.scene.add(PURCHASES, update(PURCHASES, ["2", "later"]))
+    of_two_keys.scene.deliver()
+
+    behind = of_two_keys.listed()[before:]
+    assert [(each["table"], each["op"]) for each in behind] == [
+        ("public.purchases", "schema"),
+        ("public.purchases", "update"),
+        ("public.purchases", "update"),
+    ]
+    assert [each["reason"] for each in behind] == [None] * 3
+    kept = of_two_keys.scene.place.state / "sinks" / "under_test.parked.jsonl"
+    of_a_copy = Parked(tmp_path / "of_a_copy")
+    of_a_copy.replace(Parked(kept).read())
+    assert of_a_copy.drop_table(ORDERS.table) == before
+    of_a_copy.replace(Parked(kept).read())
+    assert of_a_copy.drop_table(PURCHASES.table) == before + 3
+
+    of_two_keys.refuse()
+    of_two_keys.parked("retry")
+    of_two_keys.scene.deliver()
+
+    assert of_two_keys.listed() == []
+    assert of_two_keys.delivered()[-3:] == [each["id"] for each in behind]
 
 
 def test_two_requests_are_both_carried_out(of_two_keys: Refusing) -> None:

@@ -120,6 +120,8 @@ class Holds:
         name = TableName(row["schema"], row["table"])
         if name in self.tables:
             return True
+        if self.concerns(former_names(row)):
+            return True
         held = self.keys.get(name)
         if not held:
             return False
@@ -128,6 +130,18 @@ class Holds:
     def concerns(self, tables: Iterable[TableName]) -> bool:
         """Whether documents of these tables may have to wait."""
         return any(name in self.tables or name in self.keys for name in tables)
+
+
+def former_names(row: Mapping[str, Any]) -> list[TableName]:
+    """What tables were called before the change of a table that a document is of: what is parked of them has that name."""
+    # Sinks of rows, which have another form, stop such a table, or have what is parked bear the new name.
+    if row["op"] != "schema" or is_record(row):
+        return []
+    return [
+        TableName.parse(each["before"])
+        for each in json.loads(row["value"])["difference"]
+        if each["op"] == "rename_table"
+    ]
 
 
 def keys_of(row: Mapping[str, Any]) -> Iterator[Key]:
@@ -277,12 +291,17 @@ class Parked:
         return dropped
 
     def drop_table(self, table: TableName) -> int:
-        """Forget documents of a table for good; how many."""
+        """Forget documents of a table for good, also of when it had another name; how many."""
         if not self.holds.concerns((table,)):
             return 0
         documents = self.read()
-        stays = [each for each in documents if each.table_name != table]
-        self.replace(stays)
+        stays, names = [], {table}
+        for each in reversed(documents):
+            if each.table_name in names:
+                names.update(former_names(asdict(each)))
+            else:
+                stays.append(each)
+        self.replace(stays[::-1])
         return len(documents) - len(stays)
 
     def rename(self, names: Mapping[TableName, TableName], commit_lsn: int, ordinal: int) -> None:
