@@ -28,7 +28,7 @@ from pydantic_core.core_schema import ValidationInfo
 
 from penstock.document import Document, Mark, document_of, read_document
 from penstock.dsn import Dsn
-from penstock.errors import BadUrl, BadValue, NotThereYet, PipelineFileError
+from penstock.errors import BadUrl, BadValue, NotThereYet, PenstockError, PipelineFileError
 from penstock.faults import first_fault
 from penstock.listen import AddressOption, ServerOptions, TokenOption
 from penstock.log.options import LogOptions
@@ -246,7 +246,13 @@ def _read_sink(given: Any, info: ValidationInfo) -> Options:
     if not isinstance(given, Mapping):
         raise wanted("a mapping with a kind")
     kind = _find_kind(given.get("kind"))
-    return kind.options.model_validate(given, context=info.context)
+    try:
+        return kind.options.model_validate(given, context=info.context)
+    except (ValidationError, PenstockError):
+        raise
+    except Exception as error:  # noqa: BLE001 - of a validator of another package's; its text may be of a secret key
+        what = f"cannot be read by kind {kind.name}: a validator raised {type(error).__name__}"
+        raise fault(BadValue(what, do="report it to who wrote the sink")) from None
 
 
 def _find_kind(name: Any) -> SinkKind[Any]:

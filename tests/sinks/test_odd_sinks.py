@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import traceback
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+from pydantic import field_validator
 
-from penstock.errors import PenstockError, SinkError, error_classes, recognise
+from penstock.config import read_pipeline
+from penstock.errors import BadValue, PenstockError, SinkError, error_classes, recognise
 from penstock.sink import DocumentKind, DocumentSink, DocumentsRefused, SinkOptions, SinkPlace
+from penstock.sinks.registry import GROUP, sink_kinds
 from penstock.testing.scene import Scene
 
 if TYPE_CHECKING:
@@ -22,6 +26,13 @@ SECRET = "password=hunter2"
 
 class OddOptions(SinkOptions):
     kind: Literal["odd"] = "odd"
+
+    how: str = ""
+
+    @field_validator("how")
+    @classmethod
+    def _known(cls, given: str) -> str:
+        return {"": ""}[given]
 
 
 class OddSink(DocumentSink):
@@ -44,6 +55,13 @@ class OddKind(DocumentKind[OddOptions]):
 
     def sink(self, place: SinkPlace[OddOptions]) -> Any:
         return self._make()
+
+
+class Listed(OddKind):
+    """As it is installed."""
+
+    def __init__(self) -> None:
+        super().__init__(OddSink)
 
 
 def scene_of(make: Callable[[], Any], directory: Path, **options: Any) -> Scene:
@@ -126,6 +144,24 @@ def test_forget_may_say_nothing(given: Any, said: list[str] | None, tmp_path: Pa
             OddKind(Sink).forget(place)
     else:
         assert OddKind(Sink).forget(place) == said
+
+
+def test_validator_that_raises_what_it_should_not_is_a_fault_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = EntryPoint("odd", f"{__name__}:Listed", GROUP)
+    monkeypatch.setattr("penstock.config.KINDS", sink_kinds(lambda: [entry]))
+    (tmp_path / "shop.yml").write_text(
+        'name: shop\nsource: {url: "postgresql://nobody@db.invalid/shop", tables: [orders]}\n'
+        f"sinks:\n  odd: {{kind: odd, how: '{SECRET}'}}\n"
+    )
+
+    with pytest.raises(
+        BadValue, match=r"sinks.odd: cannot be read by kind odd: .* KeyError"
+    ) as raised:
+        read_pipeline(tmp_path / "shop.yml")
+
+    assert SECRET not in str(raised.value)
 
 
 @pytest.mark.parametrize("call", ["pause", "resume", "has_handed_on", "take_retries"])
