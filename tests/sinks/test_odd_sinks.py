@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import traceback
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -12,6 +14,7 @@ from pydantic import field_validator
 
 from penstock.config import read_pipeline
 from penstock.errors import BadValue, PenstockError, SinkError, error_classes, recognise
+from penstock.run.commits import Commits
 from penstock.sink import DocumentKind, DocumentSink, DocumentsRefused, SinkOptions, SinkPlace
 from penstock.sinks.registry import GROUP, sink_kinds
 from penstock.testing.scene import Scene
@@ -224,3 +227,32 @@ def test_error_that_a_package_derives_does_not_take_the_place_of_its_base() -> N
 
     assert error_classes()["PEN-501"] is SinkError
     assert type(recognise(str(Own()))) is SinkError
+
+
+_HANGS = """
+import time
+from penstock.run.commits import Commits
+Commits("hangs").begin(time.sleep, 600)
+"""
+
+
+def test_process_ends_although_a_sink_hangs() -> None:
+    subprocess.run([sys.executable, "-c", _HANGS], check=True, timeout=60)
+
+
+def test_commits_come_one_after_another_and_failures_to_who_waits() -> None:
+    commits = Commits("one")
+    done: list[int] = []
+    for number in range(3):
+        commits.begin(done.append, number)
+    commits.wait()
+    commits.begin({}.__getitem__, "missing")
+
+    with pytest.raises(KeyError, match="missing"):
+        commits.wait()
+    commits.begin(done.append, 3)
+    commits.close()
+    commits.close()
+
+    assert done == [0, 1, 2, 3]
+    assert commits.is_idle
