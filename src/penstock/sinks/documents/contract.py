@@ -321,14 +321,14 @@ class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
         from penstock.sinks.documents.parked import ParkedRequest, for_a_command
 
         with for_a_command(self.workspace(place).parked, place.keyring) as parked:
-            parked.ask(ParkedRequest(action, tuple(ids)))
+            parked.ask(ParkedRequest(action, frozenset(ids)))
 
     def drop_parked(self, place: SinkPlace[OptionsT], ids: Collection[str]) -> None:
         """Forget documents for good."""
         from penstock.sinks.documents.parked import ParkedRequest, for_a_command
 
         with for_a_command(self.workspace(place).parked, place.keyring) as parked:
-            parked.drop(ParkedRequest("drop", tuple(ids)))
+            parked.drop(ParkedRequest("drop", frozenset(ids)))
 
     def forget(self, place: SinkPlace[OptionsT]) -> list[str]:
         """Have the sink forget, and remove working files."""

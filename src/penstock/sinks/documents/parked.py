@@ -169,7 +169,9 @@ class ParkedRequest:
     """What a person asks for; no ids: of all."""
 
     action: str  # retry or drop
-    ids: tuple[str, ...] | None = None
+    ids: frozenset[str] | None = (
+        None  # looked up for each document: there may be a hundred thousand of both
+    )
     path: Path | None = None  # where it lies
 
     def means(self, document: ParkedDocument) -> bool:
@@ -320,10 +322,11 @@ class Parked:
 
     def ask(self, request: ParkedRequest) -> None:
         """Leave a request for who delivers. Each has a file of its own, so that none gets lost."""
+        ids = None if request.ids is None else sorted(request.ids)
         make_directory(self._path.parent)
         replace_file(
             self._path.with_name(f"{self._ask_prefix}{time.time_ns():020}.json"),
-            json.dumps({"action": request.action, "ids": request.ids}).encode(),
+            json.dumps({"action": request.action, "ids": ids}).encode(),
         )
 
     def asked(self) -> list[ParkedRequest]:
@@ -334,7 +337,9 @@ class Parked:
                 content = json.loads(path.read_text())
                 ids = content["ids"]
                 found.append(
-                    ParkedRequest(str(content["action"]), None if ids is None else tuple(ids), path)
+                    ParkedRequest(
+                        str(content["action"]), None if ids is None else frozenset(ids), path
+                    )
                 )
             except (ValueError, KeyError, TypeError):
                 path.unlink(missing_ok=True)
