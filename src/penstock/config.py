@@ -114,10 +114,24 @@ class PipelineFile:
             state=self.top / source_id,
             sources={source_id: self.sources[source_id]},
             sinks={
-                name: self.kind_of(name).of_source(options, source_id)
+                name: self._of_source(name, options, source_id)
                 for name, options in self.sinks.items()
             },
         )
+
+    def _of_source(self, name: str, options: Options, source_id: str) -> Options:
+        kind = self.kind_of(name)
+        try:
+            own: Options = kind.of_source(options, source_id)
+        except PenstockError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of another package's; its text may be of a secret key
+            raise BadValue(
+                f"kind {kind.name} has no options for source {source_id}: it raised {type(error).__name__}",
+                f"sinks.{name}",
+                "report it to who wrote the sink",
+            ) from None
+        return own
 
     @property
     def all_sinks(self) -> tuple[str, ...]:

@@ -66,6 +66,9 @@ class Listed(OddKind):
     def __init__(self) -> None:
         super().__init__(OddSink)
 
+    def of_source(self, options: OddOptions, source_id: str) -> OddOptions:
+        raise KeyError(SECRET)
+
 
 def scene_of(make: Callable[[], Any], directory: Path, **options: Any) -> Scene:
     return Scene(OddKind(make), OddOptions(**options), directory)
@@ -165,6 +168,22 @@ def test_validator_that_raises_what_it_should_not_is_a_fault_of_the_file(
         read_pipeline(tmp_path / "shop.yml")
 
     assert SECRET not in str(raised.value)
+
+
+def test_kind_that_cannot_say_what_options_a_source_has_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = EntryPoint("odd", f"{__name__}:Listed", GROUP)
+    monkeypatch.setattr("penstock.config.KINDS", sink_kinds(lambda: [entry]))
+    (tmp_path / "shop.yml").write_text(
+        'name: shop\nsources: {a: {url: "postgresql://nobody@db.invalid/shop", tables: [orders]}}\n'
+        "sinks:\n  odd: {kind: odd}\n"
+    )
+
+    with pytest.raises(
+        BadValue, match=r"sinks.odd: kind odd has no options for source a: it raised"
+    ):
+        read_pipeline(tmp_path / "shop.yml").each()
 
 
 @pytest.mark.parametrize("call", ["pause", "resume", "has_handed_on", "take_retries"])
