@@ -28,7 +28,7 @@ from pydantic_core.core_schema import ValidationInfo
 
 from penstock.document import Document, Mark, document_of, read_document, shown
 from penstock.dsn import Dsn
-from penstock.errors import BadUrl, BadValue, NotThereYet, PipelineFileError
+from penstock.errors import BadUrl, BadValue, NotThereYet, PenstockError, PipelineFileError
 from penstock.faults import first_fault
 from penstock.listen import AddressOption, ServerOptions, TokenOption
 from penstock.log.options import LogOptions
@@ -114,10 +114,24 @@ class PipelineFile:
             state=self.top / source_id,
             sources={source_id: self.sources[source_id]},
             sinks={
-                name: self.kind_of(name).of_source(options, source_id)
+                name: self._of_source(name, options, source_id)
                 for name, options in self.sinks.items()
             },
         )
+
+    def _of_source(self, name: str, options: Options, source_id: str) -> Options:
+        kind = self.kind_of(name)
+        try:
+            own: Options = kind.of_source(options, source_id)
+        except PenstockError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of another package's; its text may be of a secret key
+            raise BadValue(
+                f"kind {kind.name} has no options for source {source_id}: it raised {type(error).__name__}",
+                f"sinks.{name}",
+                "report it to who wrote the sink",
+            ) from None
+        return own
 
     @property
     def all_sinks(self) -> tuple[str, ...]:
@@ -246,7 +260,13 @@ def _read_sink(given: Any, info: ValidationInfo) -> Options:
     if not isinstance(given, Mapping):
         raise wanted("a mapping with a kind")
     kind = _find_kind(given.get("kind"))
-    return kind.options.model_validate(given, context=info.context)
+    try:
+        return kind.options.model_validate(given, context=info.context)
+    except (ValidationError, PenstockError):
+        raise
+    except Exception as error:  # noqa: BLE001 - of a validator of another package's; its text may be of a secret key
+        what = f"cannot be read by kind {kind.name}: a validator raised {type(error).__name__}"
+        raise fault(BadValue(what, do="report it to who wrote the sink")) from None
 
 
 def _find_kind(name: Any) -> SinkKind[Any]:

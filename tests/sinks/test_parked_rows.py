@@ -244,6 +244,24 @@ def test_later_changes_of_a_parked_key_wait_behind_it_and_retry_keeps_their_orde
     assert rig.rows() == [(1, 8, "x"), (2, 22, "x")]
 
 
+def test_retry_takes_along_what_is_parked_behind_it_after_the_request(rig: Rig) -> None:
+    rig.write(insert(T, row(1, 5000)), insert(T, row(2, 5000)))
+    rig.deliver()
+    rig.accept()
+    first = next(each["id"] for each in rig.listed() if each["key"] == {"id": "1"})
+
+    rig.command("retry", "--id", first)
+    rig.write(update(T, row(1, 6000)))
+    rig.write(update(T, ["3", "7", UNCHANGED], key=["1"]))  # holds both keys
+    rig.write(update(T, row(3, 8)))
+    rig.deliver()
+    assert len(rig.listed()) == 5
+    rig.sink.refresh_tables(rig.open())
+
+    assert [each["key"] for each in rig.listed()] == [{"id": "2"}]
+    assert rig.rows() == [(3, 8, "x")]
+
+
 def test_changes_of_a_key_wait_for_both_keys(rig: Rig) -> None:
     rig.write(insert(T, row(1, 1, "one")), insert(T, row(2, 2, "two")), insert(T, row(3, 3)))
     rig.write(update(T, row(1, 5000, "uno")))

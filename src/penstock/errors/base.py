@@ -28,10 +28,9 @@ class PenstockError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, what: str, where: str = "", do: str = "") -> None:
-        super().__init__(what, where, do)
-        self.what = what
-        self.where = where
-        self.do = do
+        # Sinks of other packages raise some, with a path or an exception in place of its text.
+        self.what, self.where, self.do = str(what), str(where), str(do)
+        super().__init__(self.what, self.where, self.do)
 
     def __str__(self) -> str:
         place = f" {printable(self.where)}:" if self.where else ""
@@ -44,8 +43,8 @@ def _descendants(root: type[PenstockError]) -> list[type[PenstockError]]:
 
 
 def error_classes() -> dict[str, type[PenstockError]]:
-    """Every error class by its code."""
-    return {cls.code: cls for cls in _descendants(PenstockError)}
+    """Every error class by its code; not those that another package derives from one."""
+    return {cls.code: cls for cls in reversed(_descendants(PenstockError))}
 
 
 _FLATTENED = re.compile(r"(PEN-\d{3}) (?:(.*?): )?(.*?)(?:\n\s*Do: ([^\n]*))?(?:\n|$)")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from concurrent.futures import Future
 from contextvars import copy_context
+from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# One commit, and what becomes of it; None ends the thread.
+_Work = tuple["Callable[[], None]", "Future[None]"]
 
 
 class Commits:
@@ -17,7 +23,9 @@ class Commits:
     """
 
     def __init__(self, name: str) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"commit {name}")
+        self._name = name
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
         self._under_way: Future[None] | None = None
 
     @property
@@ -28,8 +36,15 @@ class Commits:
     def begin(self, commit: Callable[..., None], *arguments: object) -> None:
         """Begin one, after the one before has ended."""
         self.wait()
+        if self._thread is None:
+            # A daemon, which no thread of a pool is: of a sink that hangs nobody would wait for the end, but the interpreter.
+            self._thread = threading.Thread(
+                target=_carry_out, args=(self._work,), name=f"commit {self._name}", daemon=True
+            )
+            self._thread.start()
+        self._under_way = Future()
         # In this context, so that its lines name the same source.
-        self._under_way = self._pool.submit(copy_context().run, commit, *arguments)
+        self._work.put((partial(copy_context().run, commit, *arguments), self._under_way))
 
     def wait(self) -> None:
         """Wait for the one that is under way."""
@@ -39,4 +54,18 @@ class Commits:
 
     def close(self) -> None:
         """Wait, whatever comes of it."""
-        self._pool.shutdown(wait=True)
+        if self._thread is not None:
+            self._work.put(None)
+            self._thread.join()
+            self._thread = None
+
+
+def _carry_out(work: SimpleQueue[_Work | None]) -> None:
+    """Runs in the thread: one commit after another."""
+    while (one := work.get()) is not None:
+        commit, future = one
+        try:
+            future.set_result(commit())
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            future.set_exception(error)
+        del one, commit, future  # what they hold is not kept until the next one

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SinkDefect
 from penstock.findings import Finding
 from penstock.options import Options
 from penstock.sinks.kind import SinkKind, SinkPlace
@@ -41,7 +41,8 @@ class DocumentsRefused(Exception):
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
         super().__init__(f"{len(reasons)} documents refused")
-        self.reasons = dict(reasons)
+        # An exception is a reason, and a value of the column `id` an id.
+        self.reasons = {str(one): str(reason) for one, reason in dict(reasons).items()}
 
     def __reduce__(self) -> tuple[type[DocumentsRefused], tuple[dict[str, str]]]:
         return DocumentsRefused, (self.reasons,)
@@ -261,9 +262,11 @@ class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
     def build(self, place: SinkPlace[OptionsT], describe: Any, shared: Any = None) -> Any:
         """The driver half around the sink."""
         from penstock.sinks.documents.driver import DocumentDriver
+        from penstock.sinks.documents.failures import ours
 
         del shared
-        return DocumentDriver(self, place, describe)
+        with ours(None, place.state, place.name):
+            return DocumentDriver(self, place, describe)
 
     def build_copying(self, place: SinkPlace[OptionsT]) -> Any:
         """What copies tables into the sink."""
@@ -290,7 +293,10 @@ class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
 
         try:
             with for_a_moment(lambda: self.sink(place), place.state, place.name) as sink:
-                yield from sink.check_tables(tables)
+                for finding in sink.check_tables(tables):
+                    if not isinstance(finding, Finding):
+                        raise _wrong(place, "`check`", finding, "findings")
+                    yield finding
         except PenstockError as error:  # such as a package that it needs and that is not there
             yield Finding(error)
 
@@ -315,14 +321,14 @@ class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
         from penstock.sinks.documents.parked import ParkedRequest, for_a_command
 
         with for_a_command(self.workspace(place).parked, place.keyring) as parked:
-            parked.ask(ParkedRequest(action, tuple(ids)))
+            parked.ask(ParkedRequest(action, frozenset(ids)))
 
     def drop_parked(self, place: SinkPlace[OptionsT], ids: Collection[str]) -> None:
         """Forget documents for good."""
         from penstock.sinks.documents.parked import ParkedRequest, for_a_command
 
         with for_a_command(self.workspace(place).parked, place.keyring) as parked:
-            parked.drop(ParkedRequest("drop", tuple(ids)))
+            parked.drop(ParkedRequest("drop", frozenset(ids)))
 
     def forget(self, place: SinkPlace[OptionsT]) -> list[str]:
         """Have the sink forget, and remove working files."""
@@ -330,6 +336,16 @@ class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
         from penstock.sinks.documents.workspace import remove_workspace
 
         with for_a_moment(lambda: self.sink(place), place.state, place.name) as sink:
-            removed = sink.forget()
+            removed: Any = sink.forget()
         remove_workspace(self.workspace(place))
-        return removed
+        if not isinstance(removed, list | tuple | None):
+            raise _wrong(place, "`forget`", removed, "a list of texts")
+        return [str(each) for each in removed or ()]
+
+
+def _wrong(place: SinkPlace[Any], call: str, found: object, wanted: str) -> SinkDefect:
+    return SinkDefect(
+        f"{call} gives {type(found).__name__}, wanted {wanted}",
+        f"sink {place.name}",
+        "report it to who wrote the sink",
+    )

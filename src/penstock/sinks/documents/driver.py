@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import SchemaChangeRefused, SinkError
+from penstock.errors import PenstockError, SchemaChangeRefused, SinkError
 from penstock.failpoints import fault_point
 from penstock.options import OnRefused
 from penstock.schema.versions import NO_TABLES
@@ -34,7 +34,7 @@ from penstock.sinks.describe import WholeSchema
 from penstock.sinks.documents.contract import DocumentsRefused
 from penstock.sinks.documents.copies import Copies
 from penstock.sinks.documents.ddl import DdlDocuments
-from penstock.sinks.documents.failures import let_go
+from penstock.sinks.documents.failures import let_go, ours
 from penstock.sinks.documents.keeper import PositionKeeper
 from penstock.sinks.documents.parked import Holds, Parked, Retry, batches_of
 from penstock.sinks.documents.parts import Cursor, read_some, remove_parts, value_bytes
@@ -51,11 +51,11 @@ from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     import pyarrow as pa
 
     from penstock.encryption import Keyring
-    from penstock.errors import PenstockError
     from penstock.lsn import Lsn
     from penstock.sinks.ddl_transaction import DdlTransaction, RunJob
     from penstock.sinks.describe import Describe
@@ -460,24 +460,35 @@ class DocumentDriver:
 
     def pause(self) -> None:
         """See HandingOn."""
-        self._sink.pause()
+        with self._ours():
+            self._sink.pause()
 
     def resume(self) -> None:
         """See HandingOn."""
-        self._sink.resume()
+        with self._ours():
+            self._sink.resume()
 
     def has_handed_on(self) -> bool:
         """See HandingOn."""
-        return self._sink.has_handed_on()
+        with self._ours():
+            return self._sink.has_handed_on()
 
     def take_retries(self) -> int:
         """See HandingOn."""
-        return self._sink.take_retries()
+        with self._ours():
+            return self._sink.take_retries()
+
+    def _ours(self) -> AbstractContextManager[None]:
+        return ours(self._sink, self._space.directory, self.name)
 
     def interrupt(self) -> None:
         """Cancel the commit that runs, between two batches of documents; its position does not move."""
         self._keeper.cancel()
-        self._sink.interrupt()
+        try:
+            with self._ours():
+                self._sink.interrupt()
+        except PenstockError as error:  # who stops has others to stop, too
+            _log.warning("sink %s is not interrupted: %s", self.name, str(error).splitlines()[0])
 
     def close(self) -> None:
         """Let go of everything."""
@@ -672,14 +683,18 @@ class DocumentDriver:
         """Deliver parked documents in their order; what is refused again stays, with all behind it."""
         text = self._keeper.text(kept)
         everything = self._parked.read()
-        # One that waits behind a document which is not meant cannot go before it.
-        holds, meant = Holds(), []
+        drops = [each for each in self._parked.asked() if each.action == "drop"]
+        # One that waits behind a document which is not meant cannot go before it. One that waits only for what is meant
+        # goes as well: behind a key that changes all the time something is parked after every request.
+        holds, going, meant = Holds(), Holds(), []
         for each in everything:
             row = asdict(each)
-            if holds.waits(row) or not asked.means(each):
-                holds.add(row)
-            else:
+            merely_waits = each.reason is None and not any(one.means(each) for one in drops)
+            if not holds.waits(row) and (asked.means(each) or (merely_waits and going.waits(row))):
                 meant.append(each)
+                going.add(row)
+            else:
+                holds.add(row)
         retry = Retry(meant)
         if unwritable := {each.id: each.refused for each in meant if each.refused}:
             retry.refuse(unwritable)

@@ -29,17 +29,32 @@ def explained(
     _log.debug("raised by %s", place, exc_info=error)
     if sink is None:
         return _defect(error, place)
+    try:
+        return _explained_by(sink, error, place, directory)
+    except Exception as other:  # noqa: BLE001 - what explains it is the sink's, too
+        _log.debug("raised by %s, explaining the one before", place, exc_info=other)
+        return _defect(other, place)
+
+
+def _explained_by(
+    sink: DocumentSink, error: Exception, place: str, directory: Path
+) -> PenstockError:
     if isinstance(error, sink.passes_with_time):
-        return SinkError(sink.explain(error), place, "nothing, penstock tries again by itself")
+        what = _said(sink, error)
+        return SinkError(what, place, "nothing, penstock tries again by itself")
     if isinstance(error, sink.needs_a_person):
+        what = _said(sink, error)
         return DestinationRefuses(
-            sink.explain(error),
-            place,
-            "fix the cause at the destination, then start penstock again",
+            what, place, "fix the cause at the destination, then start penstock again"
         )
     if isinstance(error, OSError):
         return cannot_use(error, directory)
     return _defect(error, place)
+
+
+def _said(sink: DocumentSink, error: Exception) -> str:
+    """What the sink says of it; where that is nothing, its class."""
+    return sink.explain(error) or type(error).__name__
 
 
 def _defect(error: Exception, place: str) -> SinkDefect:
@@ -48,6 +63,18 @@ def _defect(error: Exception, place: str) -> SinkDefect:
         place,
         "report it to who wrote the sink; --log-level debug shows where it was raised",
     )
+
+
+@contextmanager
+def ours(sink: DocumentSink | None, directory: Path, name: str) -> Iterator[None]:
+    """What a sink, or the making of one where there is none yet, raises is one of ours."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as error:  # noqa: BLE001 - explained, and raised
+        # Not from it: whoever prints the whole chain would print its text.
+        raise explained(error, sink, directory, name) from None
 
 
 @contextmanager

@@ -104,13 +104,14 @@ class PositionKeeper:
         except PenstockError:
             self.forget()
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - explained, and raised
             self.forget()
             if self._cancelled.is_set():
                 # An exception of an interrupted sink is the interruption, whatever it says.
                 _log.debug("cancelled", exc_info=error)
                 raise self._was_cancelled("a batch") from None
-            raise explained(error, self._sink, self._space.directory, self._name) from error
+            # Not from it: a program that runs a pipeline prints the whole chain, and so its text.
+            raise explained(error, self._sink, self._space.directory, self._name) from None
 
     # --- a commit that takes too long ----------------------------------------------------------
 

@@ -120,6 +120,8 @@ class Holds:
         name = TableName(row["schema"], row["table"])
         if name in self.tables:
             return True
+        if self.concerns(former_names(row)):
+            return True
         held = self.keys.get(name)
         if not held:
             return False
@@ -128,6 +130,18 @@ class Holds:
     def concerns(self, tables: Iterable[TableName]) -> bool:
         """Whether documents of these tables may have to wait."""
         return any(name in self.tables or name in self.keys for name in tables)
+
+
+def former_names(row: Mapping[str, Any]) -> list[TableName]:
+    """What tables were called before the change of a table that a document is of: what is parked of them has that name."""
+    # Sinks of rows, which have another form, stop such a table, or have what is parked bear the new name.
+    if row["op"] != "schema" or is_record(row):
+        return []
+    return [
+        TableName.parse(each["before"])
+        for each in json.loads(row["value"])["difference"]
+        if each["op"] == "rename_table"
+    ]
 
 
 def keys_of(row: Mapping[str, Any]) -> Iterator[Key]:
@@ -155,7 +169,9 @@ class ParkedRequest:
     """What a person asks for; no ids: of all."""
 
     action: str  # retry or drop
-    ids: tuple[str, ...] | None = None
+    ids: frozenset[str] | None = (
+        None  # looked up for each document: there may be a hundred thousand of both
+    )
     path: Path | None = None  # where it lies
 
     def means(self, document: ParkedDocument) -> bool:
@@ -277,12 +293,17 @@ class Parked:
         return dropped
 
     def drop_table(self, table: TableName) -> int:
-        """Forget documents of a table for good; how many."""
+        """Forget documents of a table for good, also of when it had another name; how many."""
         if not self.holds.concerns((table,)):
             return 0
         documents = self.read()
-        stays = [each for each in documents if each.table_name != table]
-        self.replace(stays)
+        stays, names = [], {table}
+        for each in reversed(documents):
+            if each.table_name in names:
+                names.update(former_names(asdict(each)))
+            else:
+                stays.append(each)
+        self.replace(stays[::-1])
         return len(documents) - len(stays)
 
     def rename(self, names: Mapping[TableName, TableName], commit_lsn: int, ordinal: int) -> None:
@@ -301,10 +322,11 @@ class Parked:
 
     def ask(self, request: ParkedRequest) -> None:
         """Leave a request for who delivers. Each has a file of its own, so that none gets lost."""
+        ids = None if request.ids is None else sorted(request.ids)
         make_directory(self._path.parent)
         replace_file(
             self._path.with_name(f"{self._ask_prefix}{time.time_ns():020}.json"),
-            json.dumps({"action": request.action, "ids": request.ids}).encode(),
+            json.dumps({"action": request.action, "ids": ids}).encode(),
         )
 
     def asked(self) -> list[ParkedRequest]:
@@ -315,7 +337,9 @@ class Parked:
                 content = json.loads(path.read_text())
                 ids = content["ids"]
                 found.append(
-                    ParkedRequest(str(content["action"]), None if ids is None else tuple(ids), path)
+                    ParkedRequest(
+                        str(content["action"]), None if ids is None else frozenset(ids), path
+                    )
                 )
             except (ValueError, KeyError, TypeError):
                 path.unlink(missing_ok=True)

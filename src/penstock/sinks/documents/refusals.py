@@ -153,10 +153,12 @@ class Attempt:
         refused_tables = {
             name for name, each in zip(names, ids, strict=True) if each in self.reasons
         }
-        if not refused_tables and not holds.concerns(set(names)):
+        # Changes of tables have a batch of their own each, and may be of one that had another name.
+        is_change = bool(holds) and len(batch) == 1 and batch.column("op")[0].as_py() == "schema"
+        if not refused_tables and not is_change and not holds.concerns(set(names)):
             return caught
         places = np.flatnonzero(
-            [name in refused_tables or holds.concerns((name,)) for name in names]
+            [is_change or name in refused_tables or holds.concerns((name,)) for name in names]
         )
         # Row by row, but only of tables that something of is parked.
         for place, row in zip(places, batch.take(pa.array(places)).to_pylist(), strict=True):

@@ -17,7 +17,7 @@ from penstock.changes.envelope import Origin
 from penstock.changes.shares import Share
 from penstock.failpoints import fault_point
 from penstock.sinks.documents.contract import DocumentsRefused
-from penstock.sinks.documents.failures import explained, let_go
+from penstock.sinks.documents.failures import explained, let_go, ours
 from penstock.sinks.documents.format import JSON_FORMAT, DocumentFormat
 from penstock.sinks.documents.refusals import Attempt
 from penstock.sinks.documents.routed import sink_of
@@ -121,9 +121,10 @@ class ShareTask:
         )
         attempt.stopped |= outcome.stopped
         attempt.refuse_marked()
-        sink = sink_of(self._worker.sink.kind, place)
-        sink.begin_share(self._worker.shared_by, self._worker.share_count)
+        with ours(None, place.state, place.name):
+            sink = sink_of(self._worker.sink.kind, place)
         try:
+            sink.begin_share(self._worker.shared_by, self._worker.share_count)
             while True:
                 try:
                     sink.deliver(attempt.documents(), None)

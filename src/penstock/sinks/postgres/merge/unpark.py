@@ -22,7 +22,7 @@ from penstock.sinks.postgres.merge.conflicts import add_conflicts
 from penstock.sinks.postgres.merge.copy_text import cell_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     import psycopg
 
@@ -78,13 +78,14 @@ class Unparking:
         """Try what is asked for; how many rows went through."""
         with self._connection.cursor(row_factory=class_row(_Row)) as cursor:
             found = cursor.execute(_READ, (*self._owner, *self._plan.source)).fetchall()
+        meant = _meant(found)
         return sum(
-            self._try_step(list(rows))
+            self._try_step(list(rows), meant)
             for _, rows in groupby(found, lambda row: (row.commit_lsn, row.step))
         )
 
-    def _try_step(self, rows: list[_Row]) -> int:
-        meant = [row for row in rows if row.request == "retry"]
+    def _try_step(self, rows: list[_Row], all_meant: Collection[int]) -> int:
+        meant = [row for row in rows if row.id in all_meant]
         if not meant:
             return 0
         is_move = rows[0].old_key is not None
@@ -158,6 +159,20 @@ class Unparking:
         self._connection.execute(
             "UPDATE penstock.parked SET reason = %s WHERE id = ANY (%s)", (error.what, blamed)
         )
+
+
+def _meant(rows: Sequence[_Row]) -> set[int]:
+    """Rows that are asked for, and those that merely wait behind such: behind a key that changes all the time something is
+    parked after every request."""
+    meant: set[int] = set()
+    keys: set[frozenset[tuple[str, str | None]]] = set()
+    for row in rows:
+        own = {frozenset(key.items()) for key in (row.key, row.old_key) if key is not None}
+        merely_waits = row.request is None and row.reason is None
+        if row.request == "retry" or (merely_waits and own & keys):
+            meant.add(row.id)
+            keys |= own
+    return meant
 
 
 def _columns(plan: TablePlan, rows: Sequence[_Row]) -> list[Any]:
