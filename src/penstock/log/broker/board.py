@@ -39,6 +39,7 @@ class MemoryBoard(ABC):
         self._posted: dict[str, tuple[int, Posted]] = {}  # with the number of its message
         self._runs: dict[str, tuple[float, str | None]] = {}
         self._pid = 0
+        self._is_known = False
         self._poll_at = 0.0
         self._piece_bytes = _PIECE_BYTES
         self._held: dict[str, str] = {}  # by role: our run
@@ -101,10 +102,16 @@ class MemoryBoard(ABC):
             if not self._exists():
                 self._poll_at = time.monotonic() + timing().log_absent_seconds
                 return False
-        self._posted.clear()
-        self._connect()
-        self._pid = os.getpid()
-        self._catch_up()
+        # What was known counts until all has been read again: a part of it would say that the rest is not there.
+        self._pid = 0
+        before, self._posted = self._posted, {}
+        try:
+            self._connect()
+            self._catch_up()
+        except BaseException:
+            self._posted = before
+            raise
+        self._pid, self._is_known = os.getpid(), True
         return True
 
     def _drain(self) -> None:
@@ -238,17 +245,31 @@ class MemoryBoard(ABC):
                 return None
             self._keep_roles()
             self._drain()
-            found = self._posted.get(key)
-            if found is None or not found[1].value:
-                return None
-            if found[1].value.startswith(_PLAIN):
-                return Posted(found[1].value[1:], found[1].at)
-            pieces = [self._posted.get(name) for name in self._pieces_of(key)]
-            packed = b"".join(piece[1].value for piece in pieces if piece is not None)
-            try:
-                return Posted(zlib.decompress(packed), found[1].at)
-            except zlib.error:
-                return None  # a piece is missing: the next value is on its way
+            return self._whole(key)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this process has read it."""
+        return self._is_known
+
+    def recall(self, key: str) -> Posted | None:
+        """The last value that this process has seen."""
+        with self._lock:
+            return self._whole(key)
+
+    def _whole(self, key: str) -> Posted | None:
+        """A value as it was put."""
+        found = self._posted.get(key)
+        if found is None or not found[1].value:
+            return None
+        if found[1].value.startswith(_PLAIN):
+            return Posted(found[1].value[1:], found[1].at)
+        pieces = [self._posted.get(name) for name in self._pieces_of(key)]
+        packed = b"".join(piece[1].value for piece in pieces if piece is not None)
+        try:
+            return Posted(zlib.decompress(packed), found[1].at)
+        except zlib.error:
+            return None  # a piece is missing: the next value is on its way
 
     def keys(self, prefix: str) -> list[str]:
         """The keys that begin so and have a value."""
@@ -268,6 +289,10 @@ class MemoryBoard(ABC):
             self._poll_at = 0.0  # also of a board that was not there a moment ago
             if self._require_connected():
                 self._catch_up()
+
+    def own_run(self, role: str) -> str | None:
+        """Which run of this process holds a role."""
+        return self._held.get(role)
 
     def run_of(self, role: str) -> str | None:
         """Which run holds a role; as it was a moment ago."""
