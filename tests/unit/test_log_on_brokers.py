@@ -572,6 +572,77 @@ def test_shapes_on_a_board_are_those_of_a_file(place: Place, monkeypatch: pytest
     assert [each[0].commit_lsn for each in again.transactions_after(Lsn(32))] == [40, 48]
 
 
+def test_line_of_shapes_that_was_taken_without_an_answer_keeps_its_place(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    place = Place("nats", {"url": nats_server.url}, tmp_path)
+
+    def mark(lsn: int) -> Mark:
+        return Mark(Lsn(lsn), Lsn(lsn), 0, 0, 0, 0, "other", "x")
+
+    def listed(shapes: PastShapes) -> list[int]:
+        return [int(each[0].commit_lsn) for each in shapes.transactions_after(Lsn(0))]
+
+    board: Any = place.board()
+    writing = PastShapes(BoardLines(board, "a/shapes"))
+    reading = PastShapes(BoardLines(place.elsewhere(), "a/shapes"))
+    writing.open_for_writing()
+    for number, again in ((8, 8), (16, 24)):
+        with monkeypatch.context() as patching:
+            patching.setattr(
+                board, "_put_one", lambda key, value: board._post(key, value) and away()
+            )
+            # What is appended next is so at once, before the answer of the broker is here.
+            patching.setattr(board, "_drain", lambda: None)
+            with pytest.raises(LogUnreachable):
+                writing.append([mark(number)])
+            reading.refresh()
+            patching.setattr(board, "_put_one", type(board)._put_one.__get__(board))
+            writing.append([mark(again)])
+
+    assert reading.last_lsn == 24
+    assert listed(reading) == [8, 16, 24]
+
+
+def away() -> None:
+    raise LogUnreachable("no answer")
+
+
+@pytest.mark.parametrize("at", [0, 3, 5])
+def test_lines_of_shapes_that_are_replaced_while_they_are_read_are_read_whole(
+    nats_server: NatsServer, tmp_path: Path, at: int
+):
+    place = Place("nats", {"url": nats_server.url}, tmp_path)
+    writing = BoardLines(place.board(), "a/shapes")
+    writing.open_for_writing()
+    for line in (b"one", b"two", b"three"):
+        writing.append(line)
+    board: Any = place.elsewhere()
+    gets = 0
+
+    class Meanwhile:
+        """The board, on which something happens between two questions."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(board, name)
+
+        def get(self, key: str) -> Any:
+            nonlocal gets
+            gets += 1
+            if gets == at + 1:
+                writing.replace([b"one and two and three"])
+                board.sync()
+            return board.get(key)
+
+    reading = BoardLines(cast("Board", Meanwhile()), "a/shapes")
+
+    assert reading.read_new() == (False, [b"one and two and three"])
+
+    gets = at + 1
+    writing.append(b"four")
+    assert reading.read_new() == (False, [b"four"])
+
+
 def test_line_of_shapes_that_is_gone_is_an_error_and_not_taken_for_the_end(place: Place):
     writing, reading = (BoardLines(each, "a/shapes") for each in (place.board(), place.elsewhere()))
     writing.open_for_writing()
