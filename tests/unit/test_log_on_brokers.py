@@ -150,6 +150,54 @@ def test_log_of_another_source_is_refused(on_kafka: Place):
         other.writer().open(Lsn(0))
 
 
+def test_places_of_another_pipeline_are_refused_found_by_check_and_not_deleted(
+    nats_server: NatsServer, tmp_path: Path
+):
+    own = uuid.uuid4().hex
+    names = {"stream": f"log-{own}", "bucket": f"state-{own}"}
+    first, second = (Place("nats", {"url": nats_server.url, **names}, tmp_path) for _ in range(2))
+    writer = opened(first.log())
+    for end in range(1, 30):
+        append(writer, 8 * end)
+    writer.end_segment()
+    append(writer, 400)
+    writer.discard_before(Lsn(300))
+    writer.end_segment()
+    append(writer, 500)
+    writer.discard_before(Lsn(400))
+    board = first.board()
+    with board.hold("deliver/out"):
+        board.put("main/tables.json", b"of the first")
+
+    with pytest.raises(StateOfAnother, match="belongs to"):
+        second.log().writer().open(Lsn(0))
+    with pytest.raises(StateOfAnother, match="belongs to"):
+        second.log().reader(Lsn(450)).read(1)
+    with pytest.raises(StateOfAnother, match=f"pipeline {first.pipeline} "):
+        second.board().get("main/tables.json")
+    with pytest.raises(StateOfAnother), second.board().hold("deliver/out"):
+        pass
+    found = second.kind.check(second.options, [second.owner])
+    assert [type(each) for each in found if isinstance(each, StateOfAnother)] == [
+        StateOfAnother
+    ] * 2
+    for forget in (
+        lambda: second.kind.forget(second.options, [second.owner]),
+        second.board().forget,
+    ):
+        with pytest.raises(StateOfAnother):
+            forget()
+
+    append(writer, 600)
+    writer.close()
+    assert ends(first.log(), 450) == [500, 600]
+    assert not any(
+        isinstance(each, StateOfAnother) for each in first.kind.check(first.options, [first.owner])
+    )
+    first.kind.forget(first.options, [first.owner])
+    assert first.board().forget() == [f"bucket state-{own}"]
+
+
 def test_log_that_is_deleted_and_made_anew_is_not_read_on(place: Place):
     writer = opened(place.log())
     for end in (8, 16):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
@@ -10,7 +11,7 @@ import zlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from penstock.errors import LogUnreachable, SecondInstance
+from penstock.errors import LogRefused, LogUnreachable, SecondInstance, StateOfAnother
 from penstock.log.contract import Posted
 from penstock.stopping import is_in_vain
 from penstock.timing import timing
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+_log = logging.getLogger(__name__)
+
 _PLAIN, _PIECES = b"=", b"#"
+# The key of whose board it is; with an equals sign, as no key of a report has.
+_OWNER = "owner="
 _PIECE_BYTES = 500_000
 # A message has a key, and its framing.
 _FRAME_BYTES = 2000
@@ -32,8 +37,9 @@ class MemoryBoard(ABC):
     former ones go after it.
     """
 
-    def __init__(self, place: str, timeout: float) -> None:
+    def __init__(self, place: str, timeout: float, pipeline: str) -> None:
         self._place = place
+        self._pipeline = pipeline
         self._read_seconds = max(timing().log_read_seconds, timeout)
         self._lock = threading.RLock()
         self._posted: dict[str, tuple[int, Posted]] = {}  # with the number of its message
@@ -108,11 +114,34 @@ class MemoryBoard(ABC):
         try:
             self._connect()
             self._catch_up()
+            self._require_owner()
         except BaseException:
             self._posted = before
             raise
         self._pid, self._is_known = os.getpid(), True
         return True
+
+    def _require_owner(self) -> None:
+        """See that no other pipeline reports there: one would take the other's reports for its own.
+
+        Raises:
+            StateOfAnother: one does.
+        """
+        found = self._posted.get(_OWNER)
+        owner = found[1].value.decode() if found is not None else ""
+        if owner not in ("", self._pipeline):
+            raise StateOfAnother(
+                f"reports of pipeline {owner} are there, wanted {self._pipeline}",
+                self._place,
+                "choose another name for it under log:, such as one with {pipeline} in it",
+            )
+
+    def _require_own(self) -> None:
+        """The same of one that is to be deleted; what cannot be used otherwise can."""
+        try:
+            self._require_connected()
+        except LogRefused as error:
+            _log.debug("%s", error)
 
     def _drain(self) -> None:
         """Take what has come, and wait for nothing."""
@@ -185,6 +214,9 @@ class MemoryBoard(ABC):
 
     def _hold(self, role: str, run: str) -> None:
         """A role was taken: whoever held it before reads that here, in the order of all that is put."""
+        self._require_owner()
+        if _OWNER not in self._posted:
+            self._put_one(_OWNER, self._pipeline.encode())
         self._held[role] = run
         self._put_one(_role(role), run.encode())
         self._changed(role)
