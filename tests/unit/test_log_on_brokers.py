@@ -30,7 +30,9 @@ from penstock.log import registry
 from penstock.log.contract import LogOwner
 from penstock.log.kafka.clients import Reading, Settings
 from penstock.log.kafka.locator import _fetcher
-from penstock.log.nats.stream import find
+from penstock.log.nats.connections import Settings as NatsSettings
+from penstock.log.nats.connections import connection_of
+from penstock.log.nats.stream import StreamTail, find
 from penstock.log.slice import SliceHead, SliceKind
 from penstock.lsn import Lsn
 from penstock.pipeline import log_of, wire_of
@@ -759,6 +761,46 @@ def test_bucket_with_an_age_is_reported_and_refused(nats_server: NatsServer, tmp
     assert "one replica" in found[2]
     with pytest.raises(LogRefused, match="max_age"):
         place.elsewhere().put("a/b", b"d")
+
+
+def test_reader_that_is_closed_leaves_no_consumer_at_the_server(
+    nats_server: NatsServer, tmp_path: Path
+):
+    place = Place("nats", {"url": nats_server.url}, tmp_path)
+    writer = opened(place.log())
+    for end in range(1, 700):
+        append(writer, 8 * end)
+    connection = connection_of(NatsSettings.of(place.options), "log")
+
+    def count() -> int:
+        found = find(connection, f"penstock-{place.pipeline}-a-log")
+        return int(found.state.consumer_count)
+
+    for _ in range(5):
+        assert ends(place.log(), 8 * 690)[-1] == 8 * 699
+
+    wait_until(lambda: count() == 0, what="consumers to be gone")
+    writer.close()
+
+
+def test_reader_that_has_emptied_what_was_full_wants_more(nats_server: NatsServer, tmp_path: Path):
+    """It may do so between the look that finds it full and the word that says so."""
+    place = Place("nats", {"url": nats_server.url}, tmp_path)
+    writer = opened(place.log())
+    append(writer, 8)
+    stream = f"penstock-{place.pipeline}-a-log"
+    connection = connection_of(NatsSettings.of(place.options), "log")
+    tail: Any = StreamTail(connection, stream, f"{stream}.entries", 1)
+    wait_until(lambda: tail.poll(0.0) is None and tail.has_caught_up)
+    connection.call_soon(tail._room.clear)
+    append(writer, 16)
+    tail._waiting.get(timeout=10)  # taken before the word
+
+    append(writer, 24)
+
+    wait_until(lambda: tail.poll(0.0), 10, "the next one")
+    tail.close()
+    writer.close()
 
 
 @pytest.mark.parametrize(
