@@ -10,11 +10,14 @@ import pytest
 
 from fix_wait import wait_until
 from penstock.config import pipeline_from_document
+from penstock.embedded.ports import free_port
 from penstock.errors import LogUnreachable
 from penstock.log.nats.board import NatsBoard
 from penstock.log.nats.options import NatsLogOptions
-from penstock.pipeline import top_wire_of
+from penstock.lsn import Lsn
+from penstock.pipeline import state_of, top_wire_of
 from penstock.run.pauses import PauseWatch, set_pause
+from penstock.run.status import read_status
 from penstock.state.boardwire import BoardWire
 from penstock.state.directory import StateDirectory
 from penstock.state.reports import DeliveryReport, Failure, MembershipReport, Pause
@@ -153,3 +156,34 @@ def test_pause_that_nobody_hears_of_is_an_error(own_nats: NatsServer, tmp_path: 
     own_nats.start()
     wait_until(lambda: cast("Any", top_wire_of(file)).withdraw(Pause, "out"))
     assert "goes on" in set_pause(file, "out", is_paused=False)
+
+
+def test_status_does_not_wait_for_a_broker_that_is_away_at_each_question(
+    tmp_path: Path, use_timing: Callable[..., None]
+):
+    use_timing(log_read_seconds=2.0)
+    servers = f"127.0.0.1:{free_port()}"
+    sinks = {name: {"kind": "file", "path": str(tmp_path / name)} for name in ("x", "y")}
+    sources = {
+        name: {"url": f"postgresql://u@127.0.0.1:1/{name}", "tables": ["public.t"]}
+        for name in ("a", "b", "c")
+    }
+    document = {
+        "name": f"shop_{uuid.uuid4().hex[:8]}",
+        "state": str(tmp_path / "state"),
+        "sources": sources,
+        "log": {"kind": "kafka", "servers": servers, "timeout": 2},
+        "sinks": sinks,
+    }
+    file = pipeline_from_document(document, "test")
+    for view in file.each():
+        state_of(view).claim()
+        for sink in sinks:
+            report = DeliveryReport(delivered_lsn=Lsn(8), safe_lsn=Lsn(8))
+            FileWire(state_of(view)).publish(report, sink)
+    began = time.monotonic()
+
+    status = read_status(file)
+
+    assert time.monotonic() - began < 16
+    assert status.sinks["x"].sources["b"].delivered_lsn == "0/8"

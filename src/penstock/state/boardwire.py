@@ -59,20 +59,22 @@ class BoardWire:
         unposted.add(key)
         if self._rests:
             return False
+        began = time.monotonic()
         try:
             self._board.put(key, to_json(report).encode())
         except LogError as error:
-            self._rest(error)
+            self._rest(error, began)
             return False
         unposted.discard(key)
         return True
 
     def latest(self, kind: type[R], of: str = "") -> R | None:
         """What was posted last; while the broker is away, what this process or this machine knows."""
+        began = time.monotonic()
         try:
             posted = self._posted(kind, of)
         except LogError as error:
-            self._rest(error)
+            self._rest(error, began)
             if self._is_known_here(kind, of):
                 return self._local.latest(kind, of)
             posted = self._board.recall(self._key(kind, of))
@@ -80,10 +82,11 @@ class BoardWire:
 
     def published_at(self, kind: type[Report], of: str = "") -> float:
         """When that was, by the clock of who posted it."""
+        began = time.monotonic()
         try:
             posted = self._posted(kind, of)
         except LogError as error:
-            self._rest(error)
+            self._rest(error, began)
             if self._is_known_here(kind, of):
                 return self._local.published_at(kind, of)
             posted = self._board.recall(self._key(kind, of))
@@ -93,11 +96,12 @@ class BoardWire:
         """Take the last one back; whether others can see that. Asks also who did not answer a moment ago: it is not repeated."""
         if self._state.is_ours():
             self._local.withdraw(kind, of)
+        began = time.monotonic()
         try:
             if self._board.get(self._key(kind, of)) is not None:
                 self._board.put(self._key(kind, of), None)
         except LogError as error:
-            self._rest(error)
+            self._rest(error, began)
             return False
         return True
 
@@ -133,12 +137,13 @@ class BoardWire:
     def _run_of(self, roles: Collection[str]) -> str | None:
         # A process knows what it holds itself, and reports go by that for as long as it lives.
         own = next((run for role in roles if (run := self._board.own_run(role))), None)
+        began = time.monotonic()
         try:
             if own is not None or self._rests:
                 return own
             return next((run for role in roles if (run := self._board.run_of(role))), None)
         except LogError as error:
-            self._rest(error)
+            self._rest(error, began)
             return None
 
     def _posted(self, kind: type[Report], of: str) -> Posted | None:
@@ -158,11 +163,13 @@ class BoardWire:
     def _rests(self) -> bool:
         return time.monotonic() < _rests_until.get(self._board, 0.0)
 
-    def _rest(self, error: LogError) -> None:
+    def _rest(self, error: LogError, began: float) -> None:
         """Leave a broker that is away alone for a while: nobody is to wait at each report."""
         if not self._rests:
             _log.debug("cannot report: %s", error)
-            _rests_until[self._board] = time.monotonic() + timing().board_rest_seconds
+            # As long as it took to find out: else most of the time would be spent waiting for it.
+            now = time.monotonic()
+            _rests_until[self._board] = now + max(timing().board_rest_seconds, now - began)
 
 
 # Until when boards are left alone.

@@ -46,6 +46,7 @@ class MemoryBoard(ABC):
         self._runs: dict[str, tuple[float, str | None]] = {}
         self._pid = 0
         self._is_known = False
+        self._failed_at = float("-inf")
         self._poll_at = 0.0
         self._piece_bytes = _PIECE_BYTES
         self._held: dict[str, str] = {}  # by role: our run
@@ -98,10 +99,26 @@ class MemoryBoard(ABC):
     def _is_connected(self) -> bool:
         return self._pid == os.getpid()
 
-    def _require_connected(self, *, creates: bool = False) -> bool:
-        """Connect, and read all there is; whether there is a board. One who only reads makes none."""
+    def _require_connected(self, *, creates: bool = False, asked_at: float | None = None) -> bool:
+        """Connect, and read all there is; whether there is a board. One who only reads makes none.
+
+        `asked_at`: when; of many who wait for their turn meanwhile, not each tries for itself what has just failed.
+        """
         if self._is_connected():
             return True
+        if asked_at is not None and self._failed_at >= asked_at:
+            raise LogUnreachable(
+                "the broker did not answer a moment ago",
+                self._place,
+                "nothing, penstock tries again by itself",
+            )
+        try:
+            return self._connected(creates=creates)
+        except LogUnreachable:
+            self._failed_at = time.monotonic()
+            raise
+
+    def _connected(self, *, creates: bool) -> bool:
         if not creates:
             if time.monotonic() < self._poll_at:
                 return False
@@ -118,7 +135,7 @@ class MemoryBoard(ABC):
         except BaseException:
             self._posted = before
             raise
-        self._pid, self._is_known = os.getpid(), True
+        self._pid, self._is_known, self._poll_at = os.getpid(), True, 0.0
         return True
 
     def _require_owner(self) -> None:
@@ -272,8 +289,9 @@ class MemoryBoard(ABC):
 
     def get(self, key: str) -> Posted | None:
         """The last value, as it was a moment ago."""
+        now = time.monotonic()
         with self._lock:
-            if not self._require_connected():
+            if not self._require_connected(asked_at=now):
                 return None
             self._keep_roles()
             self._drain()
@@ -328,10 +346,11 @@ class MemoryBoard(ABC):
 
     def run_of(self, role: str) -> str | None:
         """Which run holds a role; as it was a moment ago."""
+        now = time.monotonic()
         with self._lock:
             asked_at, run = self._runs.get(role, (float("-inf"), None))
             if time.monotonic() - asked_at > timing().log_holder_seconds:
-                run = self._holder(role) if self._require_connected() else None
+                run = self._holder(role) if self._require_connected(asked_at=now) else None
                 self._runs[role] = time.monotonic(), run
             return run
 
