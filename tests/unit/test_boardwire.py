@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -16,6 +20,7 @@ from penstock.log.nats.board import NatsBoard
 from penstock.log.nats.options import NatsLogOptions
 from penstock.lsn import Lsn
 from penstock.pipeline import state_of, top_wire_of
+from penstock.run.capture_process import take_role
 from penstock.run.pauses import PauseWatch, set_pause
 from penstock.run.status import read_status
 from penstock.state.boardwire import BoardWire
@@ -187,3 +192,19 @@ def test_status_does_not_wait_for_a_broker_that_is_away_at_each_question(
 
     assert time.monotonic() - began < 16
     assert status.sinks["x"].sources["b"].delivered_lsn == "0/8"
+
+
+def test_who_delivers_waits_for_a_broker_that_is_away_at_the_start(
+    own_nats: NatsServer, machine: Callable[[str], Machine], caplog: pytest.LogCaptureFixture
+):
+    one, stop = machine("one"), threading.Event()
+    hold = partial(one.wire.hold_delivery, SINKS)
+    own_nats.kill()
+    with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        taking = pool.submit(take_role, stack, hold, stop)
+        wait_until(lambda: "PEN-307" in caplog.text or taking.done(), what="it to be said")
+        own_nats.start()
+        assert taking.result(30)
+        assert one.wire.delivering_run("warehouse")
+    stop.set()
+    assert not take_role(stack, hold, stop)
