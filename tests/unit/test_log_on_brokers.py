@@ -30,7 +30,9 @@ from penstock.log import registry
 from penstock.log.contract import LogOwner
 from penstock.log.kafka.clients import Reading, Settings
 from penstock.log.kafka.locator import _fetcher
-from penstock.log.nats.stream import find
+from penstock.log.nats.connections import Settings as NatsSettings
+from penstock.log.nats.connections import connection_of
+from penstock.log.nats.stream import StreamTail, find
 from penstock.log.slice import SliceHead, SliceKind
 from penstock.lsn import Lsn
 from penstock.pipeline import log_of, wire_of
@@ -148,6 +150,54 @@ def test_log_of_another_source_is_refused(on_kafka: Place):
 
     with pytest.raises(StateOfAnother, match="belongs to"):
         other.writer().open(Lsn(0))
+
+
+def test_places_of_another_pipeline_are_refused_found_by_check_and_not_deleted(
+    nats_server: NatsServer, tmp_path: Path
+):
+    own = uuid.uuid4().hex
+    names = {"stream": f"log-{own}", "bucket": f"state-{own}"}
+    first, second = (Place("nats", {"url": nats_server.url, **names}, tmp_path) for _ in range(2))
+    writer = opened(first.log())
+    for end in range(1, 30):
+        append(writer, 8 * end)
+    writer.end_segment()
+    append(writer, 400)
+    writer.discard_before(Lsn(300))
+    writer.end_segment()
+    append(writer, 500)
+    writer.discard_before(Lsn(400))
+    board = first.board()
+    with board.hold("deliver/out"):
+        board.put("main/tables.json", b"of the first")
+
+    with pytest.raises(StateOfAnother, match="belongs to"):
+        second.log().writer().open(Lsn(0))
+    with pytest.raises(StateOfAnother, match="belongs to"):
+        second.log().reader(Lsn(450)).read(1)
+    with pytest.raises(StateOfAnother, match=f"pipeline {first.pipeline} "):
+        second.board().get("main/tables.json")
+    with pytest.raises(StateOfAnother), second.board().hold("deliver/out"):
+        pass
+    found = second.kind.check(second.options, [second.owner])
+    assert [type(each) for each in found if isinstance(each, StateOfAnother)] == [
+        StateOfAnother
+    ] * 2
+    for forget in (
+        lambda: second.kind.forget(second.options, [second.owner]),
+        second.board().forget,
+    ):
+        with pytest.raises(StateOfAnother):
+            forget()
+
+    append(writer, 600)
+    writer.close()
+    assert ends(first.log(), 450) == [500, 600]
+    assert not any(
+        isinstance(each, StateOfAnother) for each in first.kind.check(first.options, [first.owner])
+    )
+    first.kind.forget(first.options, [first.owner])
+    assert first.board().forget() == [f"bucket state-{own}"]
 
 
 def test_log_that_is_deleted_and_made_anew_is_not_read_on(place: Place):
@@ -572,6 +622,77 @@ def test_shapes_on_a_board_are_those_of_a_file(place: Place, monkeypatch: pytest
     assert [each[0].commit_lsn for each in again.transactions_after(Lsn(32))] == [40, 48]
 
 
+def test_line_of_shapes_that_was_taken_without_an_answer_keeps_its_place(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    place = Place("nats", {"url": nats_server.url}, tmp_path)
+
+    def mark(lsn: int) -> Mark:
+        return Mark(Lsn(lsn), Lsn(lsn), 0, 0, 0, 0, "other", "x")
+
+    def listed(shapes: PastShapes) -> list[int]:
+        return [int(each[0].commit_lsn) for each in shapes.transactions_after(Lsn(0))]
+
+    board: Any = place.board()
+    writing = PastShapes(BoardLines(board, "a/shapes"))
+    reading = PastShapes(BoardLines(place.elsewhere(), "a/shapes"))
+    writing.open_for_writing()
+    for number, again in ((8, 8), (16, 24)):
+        with monkeypatch.context() as patching:
+            patching.setattr(
+                board, "_put_one", lambda key, value: board._post(key, value) and away()
+            )
+            # What is appended next is so at once, before the answer of the broker is here.
+            patching.setattr(board, "_drain", lambda: None)
+            with pytest.raises(LogUnreachable):
+                writing.append([mark(number)])
+            reading.refresh()
+            patching.setattr(board, "_put_one", type(board)._put_one.__get__(board))
+            writing.append([mark(again)])
+
+    assert reading.last_lsn == 24
+    assert listed(reading) == [8, 16, 24]
+
+
+def away() -> None:
+    raise LogUnreachable("no answer")
+
+
+@pytest.mark.parametrize("at", [0, 3, 5])
+def test_lines_of_shapes_that_are_replaced_while_they_are_read_are_read_whole(
+    nats_server: NatsServer, tmp_path: Path, at: int
+):
+    place = Place("nats", {"url": nats_server.url}, tmp_path)
+    writing = BoardLines(place.board(), "a/shapes")
+    writing.open_for_writing()
+    for line in (b"one", b"two", b"three"):
+        writing.append(line)
+    board: Any = place.elsewhere()
+    gets = 0
+
+    class Meanwhile:
+        """The board, on which something happens between two questions."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(board, name)
+
+        def get(self, key: str) -> Any:
+            nonlocal gets
+            gets += 1
+            if gets == at + 1:
+                writing.replace([b"one and two and three"])
+                board.sync()
+            return board.get(key)
+
+    reading = BoardLines(cast("Board", Meanwhile()), "a/shapes")
+
+    assert reading.read_new() == (False, [b"one and two and three"])
+
+    gets = at + 1
+    writing.append(b"four")
+    assert reading.read_new() == (False, [b"four"])
+
+
 def test_line_of_shapes_that_is_gone_is_an_error_and_not_taken_for_the_end(place: Place):
     writing, reading = (BoardLines(each, "a/shapes") for each in (place.board(), place.elsewhere()))
     writing.open_for_writing()
@@ -640,6 +761,46 @@ def test_bucket_with_an_age_is_reported_and_refused(nats_server: NatsServer, tmp
     assert "one replica" in found[2]
     with pytest.raises(LogRefused, match="max_age"):
         place.elsewhere().put("a/b", b"d")
+
+
+def test_reader_that_is_closed_leaves_no_consumer_at_the_server(
+    nats_server: NatsServer, tmp_path: Path
+):
+    place = Place("nats", {"url": nats_server.url}, tmp_path)
+    writer = opened(place.log())
+    for end in range(1, 700):
+        append(writer, 8 * end)
+    connection = connection_of(NatsSettings.of(place.options), "log")
+
+    def count() -> int:
+        found = find(connection, f"penstock-{place.pipeline}-a-log")
+        return int(found.state.consumer_count)
+
+    for _ in range(5):
+        assert ends(place.log(), 8 * 690)[-1] == 8 * 699
+
+    wait_until(lambda: count() == 0, what="consumers to be gone")
+    writer.close()
+
+
+def test_reader_that_has_emptied_what_was_full_wants_more(nats_server: NatsServer, tmp_path: Path):
+    """It may do so between the look that finds it full and the word that says so."""
+    place = Place("nats", {"url": nats_server.url}, tmp_path)
+    writer = opened(place.log())
+    append(writer, 8)
+    stream = f"penstock-{place.pipeline}-a-log"
+    connection = connection_of(NatsSettings.of(place.options), "log")
+    tail: Any = StreamTail(connection, stream, f"{stream}.entries", 1)
+    wait_until(lambda: tail.poll(0.0) is None and tail.has_caught_up)
+    connection.call_soon(tail._room.clear)
+    append(writer, 16)
+    tail._waiting.get(timeout=10)  # taken before the word
+
+    append(writer, 24)
+
+    wait_until(lambda: tail.poll(0.0), 10, "the next one")
+    tail.close()
+    writer.close()
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ class StateUnusable(LogError):
 
 
 class StateOfAnother(LogError):
-    """The state directory belongs to another pipeline."""
+    """The state directory, or a place on a broker, belongs to another pipeline."""
 
     code = "PEN-305"
 

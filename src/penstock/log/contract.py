@@ -384,12 +384,25 @@ class Board(Protocol):
         """See all that was put by anybody before this call."""
         ...
 
+    @property
+    def is_known(self) -> bool:
+        """Whether this process has read it; raises nothing."""
+        ...
+
+    def recall(self, key: str) -> Posted | None:
+        """The last value that this process has seen, also while the broker is away; raises nothing."""
+        ...
+
     def hold(self, role: str) -> AbstractContextManager[None]:
         """Hold a role alone.
 
         Raises:
             SecondInstance: another process holds it.
         """
+        ...
+
+    def own_run(self, role: str) -> str | None:
+        """Which run of this process holds a role, also while the broker is away; raises nothing."""
         ...
 
     def run_of(self, role: str) -> str | None:

@@ -42,13 +42,13 @@ from penstock.stopping import ends_waits
 from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from penstock.config import PipelineFile
     from penstock.metrics import Recorder
     from penstock.run.notify import Notify
     from penstock.run.start import Started
-    from penstock.state.wire import Wire
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def run_capture(
         sources = Sources(pipeline)
         sources.begin(stop)
         # Of one source it is the source's own, which is locked by the process that captures it.
-        if pipeline.is_whole and not _take_role(stack, top_wire_of(pipeline), stop):
+        if pipeline.is_whole and not take_role(stack, top_wire_of(pipeline).hold_capture, stop):
             return
         if pipeline.is_alone:
             for view, started in sources.take_started():
@@ -124,7 +124,7 @@ def capture_here(
     past_shapes = past_shapes_of(pipeline, state)
     reports = SinkReports(wire, pipeline.sinks)
     with contextlib.ExitStack() as stack:
-        if not _take_role(stack, wire, stop):
+        if not take_role(stack, wire.hold_capture, stop):
             return
         watch = MembershipWatch(
             pipeline.source,
@@ -145,12 +145,17 @@ def capture_here(
             watch.stop()
 
 
-def _take_role(stack: contextlib.ExitStack, wire: Wire, stop: threading.Event) -> bool:
-    """Be the one who captures, until the stack ends; a broker that is away is waited for. Whether nobody stopped it."""
+def take_role(
+    stack: contextlib.ExitStack,
+    hold: Callable[[], AbstractContextManager[None]],
+    stop: threading.Event,
+) -> bool:
+    """Be the one who captures, or delivers, until the stack ends; a broker that is away is waited for. Whether nobody
+    stopped it."""
     back_off = BackOff()
     while not stop.is_set():
         try:
-            stack.enter_context(wire.hold_capture())
+            stack.enter_context(hold())
         except PenstockError as error:
             if not is_temporary(error):
                 raise

@@ -7,8 +7,8 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from penstock.errors import BadValue
-from penstock.pipeline import top_of, top_wire_of
+from penstock.errors import BadValue, LogUnreachable
+from penstock.pipeline import board_of, top_of, top_wire_of
 from penstock.state.reports import Pause
 from penstock.timing import timing
 
@@ -68,6 +68,7 @@ def set_pause(pipeline: PipelineFile, sink: str, *, is_paused: bool) -> str:
     Raises:
         BadValue: there is no such sink.
         LogError: the state directory cannot be used.
+        LogUnreachable: the halves share a broker, and it is away.
     """
     if sink not in pipeline.sinks:
         raise BadValue(
@@ -77,9 +78,19 @@ def set_pause(pipeline: PipelineFile, sink: str, *, is_paused: bool) -> str:
         )
     wire = top_wire_of(pipeline)
     if not is_paused:
-        wire.withdraw(Pause, sink)
+        if not wire.withdraw(Pause, sink):
+            raise _unheard(sink)
         return f"sink {sink}: goes on"
     top_of(pipeline).claim()  # the directory may not be there yet
-    if wire.latest(Pause, sink) is None:
-        wire.publish(Pause(time.time()), sink)
+    before = wire.latest(Pause, sink)
+    if not wire.publish(before or Pause(time.time()), sink) and board_of(pipeline) is not None:
+        raise _unheard(sink)
     return f"sink {sink}: paused; changes wait in the log, and the source keeps its WAL"
+
+
+def _unheard(sink: str) -> LogUnreachable:
+    return LogUnreachable(
+        "the request could not be posted: the broker does not answer",
+        f"sink {sink}",
+        "try again when it does",
+    )

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.changes.pgoutput import EPOCH_2000_UNIX_MICROSECONDS
-from penstock.errors import PenstockError, recognise
+from penstock.errors import LogUnreachable, PenstockError, recognise
 from penstock.lsn import ZERO, Lsn
 from penstock.pipeline import log_of, top_wire_of, wire_of
 from penstock.retry import is_temporary
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 # So many sources are asked at once: one that does not answer takes its time.
 _AT_ONCE = 16
+# Until when the logs of pipelines are not read, by name: their broker does not answer.
+_away_until: dict[str, float] = {}
 
 
 @dataclass
@@ -211,13 +213,22 @@ def _log_warning(pipeline: PipelineFile, report: CaptureReport) -> str | None:
         return report.warning
     delivered = [wire.latest(DeliveryReport, name) or DeliveryReport() for name in pipeline.sinks]
     needed = min((each.safe_lsn or ZERO for each in delivered), default=ZERO)
+    if time.monotonic() < _away_until.get(pipeline.name, 0.0):
+        return report.warning
     try:
         risk = log_of(pipeline).risk(needed)
-    except PenstockError:
+    except PenstockError as error:
+        _note_away(pipeline, error)
         return report.warning
     if risk is not None:
         return str(risk)
     return report.warning if needed < (report.durable_lsn or ZERO) else None
+
+
+def _note_away(pipeline: PipelineFile, error: PenstockError) -> None:
+    """A broker that does not answer is not waited for again for each source and each sink."""
+    if isinstance(error, LogUnreachable):
+        _away_until[pipeline.name] = time.monotonic() + 3 * timing().log_read_seconds
 
 
 def _unreceived_since(status: SourceStatus, last: SourceStatus, now: float) -> float | None:
@@ -508,13 +519,16 @@ def _complete(pipeline: PipelineFile, name: str, status: SinkStatus, source: Sou
 
 def _waiting_since(pipeline: PipelineFile, delivered: Lsn) -> int | None:
     """When the first commit was that the log holds and the sink does not, with rows or changes of tables."""
+    if time.monotonic() < _away_until.get(pipeline.name, 0.0):
+        return None
     reader = log_of(pipeline).reader(delivered)
     try:
         while slices := reader.read(1):
             heads = [ref.head for ref in slices]
             if any(head.meta.get("relations") or head.meta.get("schema") for head in heads):
                 return max(head.committed_at for head in heads)  # parts do not know it yet
-    except PenstockError:
+    except PenstockError as error:
+        _note_away(pipeline, error)
         return None
     finally:
         reader.close()

@@ -18,7 +18,7 @@ from penstock.errors import PenstockError, ReaderGone, RunError, recognise
 from penstock.metrics import NOTHING
 from penstock.pipeline import top_of, top_wire_of, wire_of
 from penstock.retry import is_temporary
-from penstock.run.capture_process import Captures
+from penstock.run.capture_process import Captures, take_role
 from penstock.run.deliveries import Deliveries
 from penstock.run.failures import DELIVER, forget_failure, kept_failure
 from penstock.run.notify import Notify
@@ -72,9 +72,12 @@ def run_pipeline(
         # Before the sources are started: some may be away for long, and probes ask meanwhile.
         run.watched, run.recorder = stack.enter_context(watched(pipeline, BOTH))
         sources.begin(stop)
-        stack.enter_context(top_wire_of(pipeline).hold_delivery(pipeline.sinks))
-        if pipeline.is_whole:  # else the child holds it
-            stack.enter_context(top_wire_of(pipeline).hold_capture())
+        wire = top_wire_of(pipeline)
+        if not take_role(stack, partial(wire.hold_delivery, pipeline.sinks), stop):
+            return
+        # Of a sole source the child holds it.
+        if pipeline.is_whole and not take_role(stack, wire.hold_capture, stop):
+            return
         captures = Captures(pipeline, log_format, log_level, run.recorder)
         stack.callback(captures.stop)
         run.captures = captures
@@ -102,8 +105,9 @@ def run_deliver(
         sources.begin(stop)
         run = _Run(pipeline, sources, stop, on_copying)
         run.watched, run.recorder = found
-        with wire.hold_delivery(pipeline.sinks):
-            run.deliver(until_caught_up=until_caught_up)
+        with ExitStack() as stack:
+            if take_role(stack, partial(wire.hold_delivery, pipeline.sinks), stop):
+                run.deliver(until_caught_up=until_caught_up)
 
 
 class _Run:

@@ -213,7 +213,13 @@ class PastShapes:
         """
         with self._writing:
             assert self._lines.is_open, "opened for writing first"
-            if not marks or marks[0].commit_lsn <= self._content.last_lsn:
+            if not marks:
+                return
+            if not self._lines.is_near:
+                # What a broker did not answer to it may have taken: the same comes again, or another line would take
+                # its number.
+                self.refresh()
+            if marks[0].commit_lsn <= self._content.last_lsn:
                 return
             # One line, so that a crash leaves all of them or none.
             self._lines.append(json.dumps([mark.as_json() for mark in marks]).encode())

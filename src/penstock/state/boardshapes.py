@@ -63,17 +63,23 @@ class BoardLines:
     def read_all(self) -> list[bytes]:
         """Every line of the present generation."""
         self._board.sync()
-        return self._whole(self._named())
+        while True:
+            generation = self._named()
+            found = self._whole(generation)
+            if self._named() == generation:
+                return found
 
     def read_new(self) -> tuple[bool, list[bytes]]:
         """What was added, or all of it where another generation counts."""
         self._board.sync()
-        generation = self._named()
+        while True:
+            generation = self._named()
+            begin = self._next if generation == self._generation else 0
+            found = self._lines(generation, begin) if begin else self._whole(generation)
+            if self._named() == generation:  # else its lines may have gone while they were read
+                break
         is_another = self._generation not in (-1, generation)
-        if generation != self._generation:
-            self._generation, self._next = generation, 0
-        found = self._lines(generation, self._next) if self._next else self._whole(generation)
-        self._next += len(found)
+        self._generation, self._next = generation, begin + len(found)
         return is_another, found
 
     def close(self) -> None:

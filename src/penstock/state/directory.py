@@ -138,14 +138,24 @@ class StateDirectory:
                     )
                 time.sleep(timing().state_lock_poll_seconds)
             # Over what is there: a full disk has no place for a new page.
-            holder = f"{os.getpid()} {uuid.uuid4().hex}"
-            try:
-                os.pwrite(fd, holder.ljust(_HOLDER_BYTES).encode(), 0)
-            except OSError as error:
-                raise unwritable(error, self.path) from error
+            self._name_run(fd, uuid.uuid4().hex)
             yield
         finally:
             os.close(fd)
+
+    def name_run(self, role: str, run: str) -> None:
+        """Give the run that holds a role, which this process does, the name that it has elsewhere."""
+        fd = os.open(self.path / f"{role}.lock", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._name_run(fd, run)
+        finally:
+            os.close(fd)
+
+    def _name_run(self, fd: int, run: str) -> None:
+        try:
+            os.pwrite(fd, f"{os.getpid()} {run}".ljust(_HOLDER_BYTES).encode(), 0)
+        except OSError as error:
+            raise unwritable(error, self.path) from error
 
     def is_held(self, role: str) -> bool:
         """Whether some process holds the role right now."""

@@ -70,8 +70,8 @@ class Wire(Protocol):
         """When the last one was published; 0 when never. Cheap: changes when there is another one."""
         ...
 
-    def withdraw(self, kind: type[Report], of: str = "") -> None:
-        """Take the last one back."""
+    def withdraw(self, kind: type[Report], of: str = "") -> bool:
+        """Take the last one back; whether that could be done."""
         ...
 
     def capturing_run(self) -> str | None:
@@ -139,9 +139,10 @@ class FileWire:
         except OSError:
             return 0.0
 
-    def withdraw(self, kind: type[Report], of: str = "") -> None:
+    def withdraw(self, kind: type[Report], of: str = "") -> bool:
         """Remove the file."""
         self._path(kind, of).unlink(missing_ok=True)
+        return True
 
     def capturing_run(self) -> str | None:
         """Who holds the lock."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
@@ -11,7 +12,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from penstock.brokers.errors import WAIT
-from penstock.errors import LogUnreachable, SecondInstance
+from penstock.errors import LogRefused, LogUnreachable, SecondInstance, StateOfAnother
 from penstock.log.contract import Posted
 from penstock.stopping import is_in_vain
 from penstock.timing import timing
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+_log = logging.getLogger(__name__)
+
 _PLAIN, _PIECES = b"=", b"#"
+# The key of whose board it is; with an equals sign, as no key of a report has.
+_OWNER = "owner="
 _PIECE_BYTES = 500_000
 # A message has a key, and its framing.
 _FRAME_BYTES = 2000
@@ -33,13 +38,16 @@ class MemoryBoard(ABC):
     former ones go after it.
     """
 
-    def __init__(self, place: str, timeout: float) -> None:
+    def __init__(self, place: str, timeout: float, pipeline: str) -> None:
         self._place = place
+        self._pipeline = pipeline
         self._read_seconds = max(timing().log_read_seconds, timeout)
         self._lock = threading.RLock()
         self._posted: dict[str, tuple[int, Posted]] = {}  # with the number of its message
         self._runs: dict[str, tuple[float, str | None]] = {}
         self._pid = 0
+        self._is_known = False
+        self._failed_at = float("-inf")
         self._poll_at = 0.0
         self._piece_bytes = _PIECE_BYTES
         self._held: dict[str, str] = {}  # by role: our run
@@ -92,21 +100,66 @@ class MemoryBoard(ABC):
     def _is_connected(self) -> bool:
         return self._pid == os.getpid()
 
-    def _require_connected(self, *, creates: bool = False) -> bool:
-        """Connect, and read all there is; whether there is a board. One who only reads makes none."""
+    def _require_connected(self, *, creates: bool = False, asked_at: float | None = None) -> bool:
+        """Connect, and read all there is; whether there is a board. One who only reads makes none.
+
+        `asked_at`: when; of many who wait for their turn meanwhile, not each tries for itself what has just failed.
+        """
         if self._is_connected():
             return True
+        if asked_at is not None and self._failed_at >= asked_at:
+            raise LogUnreachable(
+                "the broker did not answer a moment ago",
+                self._place,
+                "nothing, penstock tries again by itself",
+            )
+        try:
+            return self._connected(creates=creates)
+        except LogUnreachable:
+            self._failed_at = time.monotonic()
+            raise
+
+    def _connected(self, *, creates: bool) -> bool:
         if not creates:
             if time.monotonic() < self._poll_at:
                 return False
             if not self._exists():
                 self._poll_at = time.monotonic() + timing().log_absent_seconds
                 return False
-        self._posted.clear()
-        self._connect()
-        self._pid = os.getpid()
-        self._catch_up()
+        # What was known counts until all has been read again: a part of it would say that the rest is not there.
+        self._pid = 0
+        before, self._posted = self._posted, {}
+        try:
+            self._connect()
+            self._catch_up()
+            self._require_owner()
+        except BaseException:
+            self._posted = before
+            raise
+        self._pid, self._is_known, self._poll_at = os.getpid(), True, 0.0
         return True
+
+    def _require_owner(self) -> None:
+        """See that no other pipeline reports there: one would take the other's reports for its own.
+
+        Raises:
+            StateOfAnother: one does.
+        """
+        found = self._posted.get(_OWNER)
+        owner = found[1].value.decode() if found is not None else ""
+        if owner not in ("", self._pipeline):
+            raise StateOfAnother(
+                f"reports of pipeline {owner} are there, wanted {self._pipeline}",
+                self._place,
+                "choose another name for it under log:, such as one with {pipeline} in it",
+            )
+
+    def _require_own(self) -> None:
+        """The same of one that is to be deleted; what cannot be used otherwise can."""
+        try:
+            self._require_connected()
+        except LogRefused as error:
+            _log.debug("%s", error)
 
     def _drain(self) -> None:
         """Take what has come, and wait for nothing."""
@@ -179,6 +232,9 @@ class MemoryBoard(ABC):
 
     def _hold(self, role: str, run: str) -> None:
         """A role was taken: whoever held it before reads that here, in the order of all that is put."""
+        self._require_owner()
+        if _OWNER not in self._posted:
+            self._put_one(_OWNER, self._pipeline.encode())
         self._held[role] = run
         self._put_one(_role(role), run.encode())
         self._changed(role)
@@ -234,22 +290,37 @@ class MemoryBoard(ABC):
 
     def get(self, key: str) -> Posted | None:
         """The last value, as it was a moment ago."""
+        now = time.monotonic()
         with self._lock:
-            if not self._require_connected():
+            if not self._require_connected(asked_at=now):
                 return None
             self._keep_roles()
             self._drain()
-            found = self._posted.get(key)
-            if found is None or not found[1].value:
-                return None
-            if found[1].value.startswith(_PLAIN):
-                return Posted(found[1].value[1:], found[1].at)
-            pieces = [self._posted.get(name) for name in self._pieces_of(key)]
-            packed = b"".join(piece[1].value for piece in pieces if piece is not None)
-            try:
-                return Posted(zlib.decompress(packed), found[1].at)
-            except zlib.error:
-                return None  # a piece is missing: the next value is on its way
+            return self._whole(key)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this process has read it."""
+        return self._is_known
+
+    def recall(self, key: str) -> Posted | None:
+        """The last value that this process has seen."""
+        with self._lock:
+            return self._whole(key)
+
+    def _whole(self, key: str) -> Posted | None:
+        """A value as it was put."""
+        found = self._posted.get(key)
+        if found is None or not found[1].value:
+            return None
+        if found[1].value.startswith(_PLAIN):
+            return Posted(found[1].value[1:], found[1].at)
+        pieces = [self._posted.get(name) for name in self._pieces_of(key)]
+        packed = b"".join(piece[1].value for piece in pieces if piece is not None)
+        try:
+            return Posted(zlib.decompress(packed), found[1].at)
+        except zlib.error:
+            return None  # a piece is missing: the next value is on its way
 
     def keys(self, prefix: str) -> list[str]:
         """The keys that begin so and have a value."""
@@ -270,12 +341,17 @@ class MemoryBoard(ABC):
             if self._require_connected():
                 self._catch_up()
 
+    def own_run(self, role: str) -> str | None:
+        """Which run of this process holds a role."""
+        return self._held.get(role)
+
     def run_of(self, role: str) -> str | None:
         """Which run holds a role; as it was a moment ago."""
+        now = time.monotonic()
         with self._lock:
             asked_at, run = self._runs.get(role, (float("-inf"), None))
             if time.monotonic() - asked_at > timing().log_holder_seconds:
-                run = self._holder(role) if self._require_connected() else None
+                run = self._holder(role) if self._require_connected(asked_at=now) else None
                 self._runs[role] = time.monotonic(), run
             return run
 

@@ -29,7 +29,7 @@ class Entry:
     body_offset: int = 0  # where in `raw` the body begins
     pieces: tuple[int, ...] = ()  # where the body lies, if not here
     spool: str = ""  # of which it is a part
-    owner: str = ""  # whose log begins here
+    owner: str = ""  # whose log it is; entries of earlier versions say so only where it begins
     elsewhere: tuple[int, ...] = field(default=(), compare=False)  # where the entry itself lies
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.brokers.errors import WAIT
-from penstock.errors import LogUnreachable
+from penstock.errors import LogUnreachable, StateOfAnother
 from penstock.log.broker.entry import Entry
 from penstock.log.contract import LogSpan
 from penstock.lsn import ZERO
@@ -33,6 +33,20 @@ def decoded(transport: Transport, kept: Kept) -> Entry:
         whole = Entry.decode(transport.fetch(found.elsewhere), where)
         found = replace(whole, elsewhere=found.elsewhere)
     return found
+
+
+def require_owner(entry: Entry, owner: str, place: str) -> None:
+    """See that an entry is of the log of one source of one pipeline.
+
+    Raises:
+        StateOfAnother: it is not.
+    """
+    if entry.owner and entry.owner != owner:
+        raise StateOfAnother(
+            f"the log belongs to {entry.owner}, wanted {owner}",
+            place,
+            "choose another name for it under log:, such as one with {pipeline} and {source} in it",
+        )
 
 
 def next_of(tail: Tail, transport: Transport) -> Kept | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.log.background import BackgroundWriter
-from penstock.log.broker.find import entry_after, span_of
+from penstock.log.broker.find import entry_after, first_entry, require_owner, span_of
 from penstock.log.broker.reader import BrokerReader
 from penstock.log.broker.writer import BrokerWriter
 
@@ -41,7 +41,7 @@ class BrokerLog:
 
     def reader(self, after: Lsn) -> LogReader:
         """What reads it from a position on."""
-        return BrokerReader(self._transport, after, self._keyring)
+        return BrokerReader(self._transport, after, self._owner, self._keyring)
 
     def span(self) -> LogSpan:
         """From where to where it goes now.
@@ -54,6 +54,17 @@ class BrokerLog:
     def end_lsn(self) -> Lsn | None:
         """Where everything in it ends."""
         return self.span().end_lsn
+
+    def require_own(self) -> None:
+        """See that nobody else's log lies there.
+
+        Raises:
+            StateOfAnother: one does.
+            LogUnreachable: the broker is away.
+        """
+        found = first_entry(self._transport)
+        if found is not None:
+            require_owner(found[1], self._owner, self.place)
 
     def risk(self, needed_lsn: Lsn) -> PenstockError | None:
         """What of the broker's settings will soon delete what a sink needs, by its age and by number.

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from penstock.brokers.names import fill
-from penstock.errors import LogRefused, PenstockError
+from penstock.errors import (
+    LogError,
+    LogRefused,
+    LogUnreachable,
+    PenstockError,
+    StateOfAnother,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from penstock.log.broker.log import BrokerLog
     from penstock.log.contract import Board, LogOwner
+
+_log = logging.getLogger(__name__)
 
 
 class Places(ABC):
@@ -53,10 +62,40 @@ class Places(ABC):
         del names, pipeline
         yield from ()
 
+    def _owner_problems(self, owners: Sequence[LogOwner]) -> Iterator[PenstockError]:
+        """Logs and boards that are another pipeline's; what else is wrong with them is found by asking for it."""
+        for owner in owners:
+            try:
+                self.log_of(owner).require_own()
+            except StateOfAnother as error:
+                yield error
+            except LogError as error:
+                _log.debug("%s", error)
+        try:
+            self.board_of(owners[0].pipeline).get("")
+        except StateOfAnother as error:
+            yield error
+        except LogError as error:
+            _log.debug("%s", error)
+
     def forget(self, owners: Sequence[LogOwner]) -> list[str]:
-        """Delete the logs of sources; which."""
+        """Delete the logs of sources; which.
+
+        Raises:
+            StateOfAnother: one is another pipeline's, which has the same name for it.
+        """
+        for owner in owners:
+            self._require_own(owner)
         names = [self.name_of(owner) for owner in owners]
         return [f"{self.unit} {name}" for name in names if self._delete(name)]
+
+    def _require_own(self, owner: LogOwner) -> None:
+        try:
+            self.log_of(owner).require_own()
+        except (StateOfAnother, LogUnreachable):
+            raise
+        except LogError as error:  # what cannot be read can be deleted
+            _log.debug("%s", error)
 
     def problems(self, owners: Sequence[LogOwner]) -> list[PenstockError]:
         """Everything that can be known before the start. Changes nothing."""
@@ -74,6 +113,6 @@ class Places(ABC):
             if unfit := list(self._name_problems(names, pipeline)):
                 return unfit
             found = [each for name in names for each in self._risks(name, f"{self.unit} {name}")]
-            return [*found, *self._board_risks(pipeline)]
+            return [*found, *self._board_risks(pipeline), *self._owner_problems(owners)]
         except PenstockError as error:
             return [error]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.encryption import NO_KEYS
 from penstock.errors import LogGone
-from penstock.log.broker.find import decoded, next_of, number_before
+from penstock.log.broker.find import decoded, next_of, number_before, require_owner
 from penstock.log.contract import Slice
 from penstock.log.slice import SliceKind, damaged, streamed_heads
 from penstock.timing import timing
@@ -39,8 +39,11 @@ class BrokerReader:
     Slices that merely straddle the position are handed out, too: delivery drops what the sink has.
     """
 
-    def __init__(self, transport: Transport, after: Lsn, keyring: Keyring = NO_KEYS) -> None:
+    def __init__(
+        self, transport: Transport, after: Lsn, owner: str, keyring: Keyring = NO_KEYS
+    ) -> None:
         self._transport = transport
+        self._owner = owner
         self._keyring = keyring
         self._after = after
         self._read_lsn = after
@@ -56,6 +59,7 @@ class BrokerReader:
 
         Raises:
             LogGone: the log begins after the position asked for, or is another one.
+            StateOfAnother: it is that of another source, or pipeline.
             LogUnreachable: the broker is away.
             LogError: the log is damaged.
             LogKeyMissing: it is encrypted with a key that is not given.
@@ -107,6 +111,7 @@ class BrokerReader:
             tail.close()
             return False
         first = decoded(self._transport, kept)
+        require_owner(first, self._owner, self._transport.place)
         if first.base_lsn > self._after:
             tail.close()
             raise self._gone(f"the log begins at {first.base_lsn}", str(self._after))
@@ -160,6 +165,7 @@ class BrokerReader:
 
     def _require_next(self, entry: Entry) -> None:
         """See that an entry is of this log, and that nothing is missing before it."""
+        require_owner(entry, self._owner, self._transport.place)
         if entry.log_id != self._log_id:
             raise self._gone(
                 "another log is there", f"the one that was read up to {self._read_lsn}"

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.encryption import NO_KEYS
-from penstock.errors import LogError, LogUnreachable, StateOfAnother
+from penstock.errors import LogError, LogUnreachable
 from penstock.failpoints import fault_point
 from penstock.log.broker.entry import Entry, entry_elsewhere
-from penstock.log.broker.find import entries_from
+from penstock.log.broker.find import entries_from, require_owner
 from penstock.log.contract import LastCommit
 from penstock.log.slice import HEADER_BYTES, SliceKind, encode_slice, meta_bytes_of
 from penstock.lsn import ZERO, Lsn
@@ -160,12 +160,7 @@ class BrokerWriter:
     def _require_own(self, entry: Entry) -> None:
         if not self._log_id:
             self._log_id = entry.log_id
-        if entry.owner and entry.owner != self._owner:
-            raise StateOfAnother(
-                f"the log belongs to {entry.owner}, wanted {self._owner}",
-                self._transport.place,
-                "choose another name for it under log:, such as one with {source} in it",
-            )
+        require_owner(entry, self._owner, self._transport.place)
         if entry.log_id != self._log_id:
             raise LogError(
                 "two logs lie in one place",
@@ -230,7 +225,14 @@ class BrokerWriter:
 
     def _entry(self, raw: bytes, pieces: tuple[int, ...], spool: str = "") -> Entry:
         return Entry.decode(
-            Entry(self._log_id, self.durable_lsn, raw=raw, pieces=pieces, spool=spool).encode(),
+            Entry(
+                self._log_id,
+                self.durable_lsn,
+                raw=raw,
+                pieces=pieces,
+                spool=spool,
+                owner=self._owner,
+            ).encode(),
             self._transport.place,
         )
 

@@ -32,10 +32,9 @@ class KafkaBoard(MemoryBoard):
     """The board of one pipeline."""
 
     def __init__(self, options: KafkaLogOptions, topic: str, pipeline: str) -> None:
-        super().__init__(f"topic {topic}", options.timeout)
+        super().__init__(f"topic {topic}", options.timeout, pipeline)
         self._topic = topic
         self._options = options
-        self._pipeline = pipeline
         # Reports are not worth a long wait: the next one follows.
         self._timeout = min(timing().board_report_seconds, options.timeout)
         self._reading_settings = Settings.of(options)
@@ -184,6 +183,7 @@ class KafkaBoard(MemoryBoard):
     def forget(self) -> list[str]:
         """Delete the topic."""
         with self._lock:
+            self._require_own()
             try:
                 was_there = self._log_topic.delete()
             except KafkaException as error:

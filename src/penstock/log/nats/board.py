@@ -63,9 +63,8 @@ class NatsBoard(MemoryBoard):
     """The board of one pipeline."""
 
     def __init__(self, options: NatsLogOptions, bucket: str, pipeline: str) -> None:
-        super().__init__(f"bucket {bucket}", options.timeout)
+        super().__init__(f"bucket {bucket}", options.timeout, pipeline)
         self._bucket = bucket
-        self._pipeline = pipeline
         self._options = options
         near = Settings.of(options).options.model_copy(
             update={"timeout": min(timing().board_report_seconds, options.timeout)}
@@ -276,6 +275,7 @@ class NatsBoard(MemoryBoard):
         """Delete the bucket."""
         with self._lock:
             self._open()
+            self._require_own()
             was_there = delete(self._connection, self._stream)
             self._connection.close()
             self._pid = 0

@@ -33,6 +33,8 @@ _MOST_READ_BYTES = 1024 * 1024
 PIECE_BYTES = 1_000_000
 """How large a piece is at most."""
 
+_tasks: set[asyncio.Task[None]] = set()
+
 Given = TypeVar("Given")
 Done = TypeVar("Done")
 
@@ -165,6 +167,7 @@ class StreamTail:
         self._subject = subject
         self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.has_caught_up = False
+        self._is_closed = False
         self._task: asyncio.Task[None] | None = None
         self._room: asyncio.Event = asyncio.Event()
         connection.run(self._begin(max(1, number)), f"reading stream {stream}")
@@ -193,12 +196,16 @@ class StreamTail:
             ) from None
         self.has_caught_up = info.num_pending == 0
         self._room.set()
-        work = self._pull(consumer, int(info.num_pending or 0))
+        work = self._pull(consumer, str(info.name), int(info.num_pending or 0))
         self._task = asyncio.get_running_loop().create_task(work)
+        # A loop has weak references alone, and a task that is cancelled has something left to do.
+        _tasks.add(self._task)
+        self._task.add_done_callback(_tasks.discard)
 
-    async def _pull(self, consumer: Any, pending: int) -> None:
+    async def _pull(self, consumer: Any, name: str, pending: int) -> None:
         try:
-            while True:
+            # Asked as well as cancelled: the client may take that for a time-out of its own.
+            while not self._is_closed:
                 await self._room.wait()
                 try:
                     # No more than there are: the client would wait until as many have come.
@@ -217,7 +224,15 @@ class StreamTail:
             self._waiting.put(error)
         finally:
             if self._connection.client is not None and self._connection.is_open:
-                await consumer.unsubscribe()
+                await self._end(consumer, name)
+
+    async def _end(self, consumer: Any, name: str) -> None:
+        """Have the server forget it: else it does so by itself only after a while, and servers may limit how many there are."""
+        try:
+            await consumer.unsubscribe()
+            await manager(self._connection).delete_consumer(self._stream, name)
+        except (nats_errors.Error, OSError, TimeoutError) as error:
+            _log.debug("a consumer is left: %s", type(error).__name__)
 
     def poll(self, seconds: float) -> Kept | None:
         """The next one, waited for so long at most."""
@@ -236,6 +251,8 @@ class StreamTail:
         try:
             message = self._waiting.get(timeout=seconds) if seconds else self._waiting.get_nowait()
         except queue.Empty:
+            # It was full when that was looked at, and was emptied before it was said.
+            self._want_more()
             if not self._connection.is_open:
                 raise LogUnreachable(
                     "the connection is gone", self._connection.place, "nothing, it is tried again"
@@ -245,12 +262,16 @@ class StreamTail:
             raise self._connection.explained(message, f"reading stream {self._stream}")
         if message.metadata.num_pending == 0:
             self.has_caught_up = True
+        self._want_more()
+        return message
+
+    def _want_more(self) -> None:
         if not self._room.is_set() and self._waiting.qsize() < _AT_ONCE:
             self._connection.call_soon(self._room.set)
-        return message
 
     def close(self) -> None:
         """Read no more."""
+        self._is_closed = True
         if self._task is not None:
             self._connection.call_soon(self._task.cancel)
             self._task = None
