@@ -82,6 +82,16 @@ def reason_of(error: dict[str, Any]) -> str:
     return said
 
 
+# What a connection says that the other side has ended: over TLS it depends on what is written, and how it was ended.
+_ENDED = (
+    http.client.RemoteDisconnected,
+    BrokenPipeError,
+    ConnectionResetError,
+    ssl.SSLEOFError,
+    ssl.SSLZeroReturnError,
+)
+
+
 class Client:
     """Talks to one server, for several threads; used by the process that made it."""
 
@@ -89,7 +99,9 @@ class Client:
         self._options = options
         self.where = where
         parts = urllib.parse.urlsplit(options.url)
-        self._host, self._port = parts.hostname or "", parts.port
+        # Without a port the end of an address of IPv6 would be taken for one.
+        self._host = parts.hostname or ""
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._base = parts.path
         self._tls = self._context() if parts.scheme == "https" else None
         self._idle: list[http.client.HTTPConnection] = []
@@ -200,7 +212,7 @@ class Client:
         try:
             try:
                 answer = self._exchange(connection, method, path, data, headers, read)
-            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+            except _ENDED:
                 # A connection that lay idle may have been ended by the server; versions make a repeat harmless.
                 connection.close()
                 if not is_used or self._given_up.is_set():
@@ -241,9 +253,12 @@ class Client:
         headers: dict[str, str],
         read: Callable[[bytes], Any],
     ) -> Answer:
-        connection.request(method, self._base + path, data, headers)
-        answer = connection.getresponse()
-        text = answer.read()
+        try:
+            connection.request(method, self._base + path, data, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+        except _ENDED as error:
+            answer, text = _early_answer(connection, error)
         try:
             content = read(text) if text else {}
         except ValueError:
@@ -328,6 +343,21 @@ class Client:
             f"{self.where} at {self._options.url}",
             "renew it, or name the authority that signed it as ca under tls:",
         )
+
+
+def _early_answer(
+    connection: http.client.HTTPConnection, error: Exception
+) -> tuple[http.client.HTTPResponse, bytes]:
+    """A refusal that was sent before all of a request was read, as of one that is too large; else the error goes on."""
+    try:
+        answer = connection.getresponse()
+        text = answer.read()
+    except (OSError, http.client.HTTPException):
+        raise error from None
+    connection.close()
+    if answer.status < REFUSED:
+        raise error
+    return answer, text
 
 
 class Digits(str):
