@@ -67,6 +67,16 @@ def is_read_only(content: Any) -> bool:
     return error_type(content) in ("cluster_block_exception", "index_closed_exception")
 
 
+MAKE_ROOM = (
+    "raise cluster.max_shards_per_node, remove indexes, or write smaller shards: and replicas:"
+)
+
+
+def has_no_room(answer: Answer) -> bool:
+    """Whether a new index would have more shards than the cluster may have."""
+    return answer.error_type == "validation_exception" and "shards open" in str(answer.content)
+
+
 _FIELD = re.compile(r"failed to parse field \[([^\]]{1,200})\] of type \[([a-z_]+)\]")
 _STRICT = re.compile(r"introduction of \[([^\]]{1,200})\]")
 
@@ -303,7 +313,8 @@ class Client:
             return SinkPrivilegeMissing(
                 f"the user may not do this: {what}",
                 place,
-                "let it create, read, write and delete the indexes of the sink and the index penstock",
+                "let it create, read, write and delete the indexes of the sink and the index penstock, and see the"
+                " state of the cluster (monitor)",
             )
         if _passes(answer.status):
             kind = answer.error_type
@@ -317,7 +328,7 @@ class Client:
         return DestinationRefuses(
             f"{what}: the server answers {answer.status} {answer.error_type}".strip(),
             place,
-            "see the server's log for the reason",
+            MAKE_ROOM if has_no_room(answer) else "see the server's log for the reason",
         )
 
     def read_only(self, what: str) -> PenstockError:
