@@ -10,6 +10,7 @@ import pytest
 
 from fix_changes import StreamMaker, of_seed
 from penstock.changes.envelope import records_in_order
+from penstock.changes.pgoutput import Column
 from penstock.changes.shares import Share
 from penstock.sinks.search.client import read_exactly
 from penstock.sinks.search.mapping import Mapper
@@ -86,6 +87,21 @@ def test_numbers_of_a_document_are_written_digit_for_digit():
     text = b'{"a":[0.00000010,-0,1' + b"0" * 5000 + b'],"b":{"c":1e5},"d":"0.10"}'
     filled_in = filled(b'{"id":1}', read_exactly(text), ["a", "b", "d"])
     assert filled_in.replace(b": ", b":").replace(b", ", b",") == text[:-1] + b',"id":1}'
+
+
+@pytest.mark.parametrize("oid", [1700, 1231])
+def test_number_that_is_too_long_for_a_server_is_a_string(oid):
+    column = Column("n", oid, -1, in_identity=False)
+    digits = [b"12.50", b"9" * 1000, b"9" * 1001, b"-0." + b"1" * 998 + b"2"]
+    wanted: list[Any] = [f'{{"n":{each.decode()}}}'.encode() for each in digits[:2]]
+    wanted += [f'{{"n":"{each.decode()}"}}'.encode() for each in digits[2:]]
+    if oid == 1231:
+        digits = [b"{" + each + b",NULL}" for each in digits]
+        wanted = [each.replace(b":", b":[").replace(b"}", b",null]}") for each in wanted]
+    values, unfit = MAPPER.values(column, pa.array([*digits, None], pa.binary()))
+    assert unfit is None
+    assert [b'{"n":' + each + b"}" for each in values.to_pylist()[:-1]] == wanted
+    assert not values[-1].is_valid
 
 
 def test_changes_that_lack_values_are_taken_in_portions_in_their_order():
