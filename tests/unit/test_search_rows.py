@@ -128,6 +128,17 @@ def test_change_says_its_place_where_its_version_does_not():
     assert texts[-1].endswith(b'"_ordinal":4097}')
 
 
+@pytest.mark.parametrize(
+    "url", ["http://a b:9200", "http://a:9200/b c", "http://a/ü", "http://a/\tb"]
+)
+def test_url_that_no_request_can_be_made_of_is_a_mistake_in_the_file(url):
+    with pytest.raises(ValueError, match="a URL without spaces"):
+        SearchOptions.model_validate({"url": url})
+    assert (
+        SearchOptions.model_validate({"url": "http://a:9200/b%20c/\n"}).url == "http://a:9200/b%20c"
+    )
+
+
 @pytest.mark.parametrize("key", ["a\nb", "a b", "ż", ""])
 def test_key_that_no_header_takes_is_a_mistake_in_the_file(key):
     with pytest.raises(ValueError, match="no header takes") as caught:
