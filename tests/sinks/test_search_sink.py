@@ -30,6 +30,7 @@ from penstock.changes.envelope import RECORDS, Origin
 from penstock.changes.pgoutput import Column
 from penstock.errors import (
     ClusterUnavailable,
+    DestinationRefuses,
     IndexReadOnly,
     PenstockError,
     RecordSchemaRefused,
@@ -629,6 +630,74 @@ def test_second_process_is_found_out_when_it_stores_a_position(bench) -> None:
     with pytest.raises(SecondInstance):
         other.commit(batch, receipts)
     other.close()
+
+
+def _assert_refused(tmp_path: Path, server: SearchServer, why: str) -> None:
+    sink = SearchKind().sink(_place(tmp_path, url=server.url))
+    with pytest.raises(DestinationRefuses, match=why):
+        sink.open()
+    sink.close()
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_position_that_somebody_removes_is_stored_anew(bench, search_server, is_made_anew) -> None:
+    one = bench()
+    one.write(insert(T, ["1", "new", "B"]))
+    one.deliver()
+    search_server.must("DELETE", "/penstock")
+
+    one.write(insert(T, ["2", "new", "B"]), insert(PLACES, ["1", "(1,2)"]))
+    if is_made_anew:  # by a task that has made an index
+        one.sink._sink._parts.store.keep_index(16499, "some")
+    one.deliver()
+    delivered = one.position
+
+    assert one.open() == delivered
+    mapping = search_server.must("GET", "/penstock/_mapping")["penstock"]["mappings"]
+    assert mapping["dynamic"] == "strict"
+    assert len(search_server.hits(one.alias)) == 2
+    # The schema log goes on, too.
+    search_server.must("DELETE", "/penstock")
+    for columns in (["id"], ["id", "note"]):
+        content = {"format": 1, "tables": [{"name": "t", "columns": columns}]}
+        one.sink._sink.keep_schemas(
+            [WholeSchema("public", content, None)], Lsn(0x9000 + len(columns))
+        )
+    own = {"query": {"term": {"schema_name": "public"}}}
+    search_server.must("POST", "/penstock/_refresh")
+    hits = search_server.must("POST", "/penstock/_search", own)["hits"]["hits"]
+    assert sorted(each["_source"]["version"] for each in hits) == [1, 2]
+
+
+def test_index_of_somebody_else_that_is_called_penstock_is_left_alone(
+    search_server, tmp_path
+) -> None:
+    search_server.call("DELETE", "/penstock")
+    theirs = {"mappings": {"properties": {"built": {"type": "long"}}}}
+    search_server.must("PUT", "/penstock", theirs)
+    try:
+        _assert_refused(tmp_path, search_server, "index penstock was not made by penstock")
+        assert search_server.must("GET", "/penstock/_mapping")["penstock"]["mappings"][
+            "properties"
+        ].keys() == {"built"}
+    finally:
+        search_server.must("DELETE", "/penstock")
+
+
+def test_cluster_that_has_no_room_for_shards_is_named(bench, search_server, tmp_path) -> None:
+    one = bench()
+    limit = {"transient": {"cluster.max_shards_per_node": 1}}
+    search_server.must("PUT", "/_cluster/settings", limit)
+    try:
+        one.write(insert(T, ["1", "new", "B"]))
+        one.deliver()
+        error = str(one.sink._keeper.stored.tables[T.table].error)
+        assert "raise cluster.max_shards_per_node" in error
+        search_server.call("DELETE", "/penstock")
+        _assert_refused(tmp_path, search_server, "making index penstock: .*validation_exc")
+    finally:
+        limit["transient"]["cluster.max_shards_per_node"] = None  # type: ignore[assignment]
+        search_server.must("PUT", "/_cluster/settings", limit)
 
 
 def test_busy_server_is_asked_again(bench, search_front, search_server) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from fix_changes import StreamMaker, of_seed
 from penstock.changes.envelope import records_in_order
+from penstock.changes.pgoutput import Column
 from penstock.changes.shares import Share
 from penstock.sinks.search.client import read_exactly
 from penstock.sinks.search.mapping import Mapper
@@ -88,6 +89,21 @@ def test_numbers_of_a_document_are_written_digit_for_digit():
     assert filled_in.replace(b": ", b":").replace(b", ", b",") == text[:-1] + b',"id":1}'
 
 
+@pytest.mark.parametrize("oid", [1700, 1231])
+def test_number_that_is_too_long_for_a_server_is_a_string(oid):
+    column = Column("n", oid, -1, in_identity=False)
+    digits = [b"12.50", b"9" * 1000, b"9" * 1001, b"-0." + b"1" * 998 + b"2"]
+    wanted: list[Any] = [f'{{"n":{each.decode()}}}'.encode() for each in digits[:2]]
+    wanted += [f'{{"n":"{each.decode()}"}}'.encode() for each in digits[2:]]
+    if oid == 1231:
+        digits = [b"{" + each + b",NULL}" for each in digits]
+        wanted = [each.replace(b":", b":[").replace(b"}", b",null]}") for each in wanted]
+    values, unfit = MAPPER.values(column, pa.array([*digits, None], pa.binary()))
+    assert unfit is None
+    assert [b'{"n":' + each + b"}" for each in values.to_pylist()[:-1]] == wanted
+    assert not values[-1].is_valid
+
+
 def test_changes_that_lack_values_are_taken_in_portions_in_their_order():
     rows = [update(T, [str(key), "n", "B"]) for key in range(10)]
     rows += [update(T, [str(key), "m", UNCHANGED]) for key in range(10)]
@@ -110,6 +126,17 @@ def test_change_says_its_place_where_its_version_does_not():
     texts = batch.column("value").to_pylist()
     assert [b"_ordinal" in each for each in texts[4094:]] == [False, False, True, True]
     assert texts[-1].endswith(b'"_ordinal":4097}')
+
+
+@pytest.mark.parametrize(
+    "url", ["http://a b:9200", "http://a:9200/b c", "http://a/ü", "http://a/\tb"]
+)
+def test_url_that_no_request_can_be_made_of_is_a_mistake_in_the_file(url):
+    with pytest.raises(ValueError, match="a URL without spaces"):
+        SearchOptions.model_validate({"url": url})
+    assert (
+        SearchOptions.model_validate({"url": "http://a:9200/b%20c/\n"}).url == "http://a:9200/b%20c"
+    )
 
 
 @pytest.mark.parametrize("key", ["a\nb", "a b", "ż", ""])

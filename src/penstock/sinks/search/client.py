@@ -67,6 +67,16 @@ def is_read_only(content: Any) -> bool:
     return error_type(content) in ("cluster_block_exception", "index_closed_exception")
 
 
+MAKE_ROOM = (
+    "raise cluster.max_shards_per_node, remove indexes, or write smaller shards: and replicas:"
+)
+
+
+def has_no_room(answer: Answer) -> bool:
+    """Whether a new index would have more shards than the cluster may have."""
+    return answer.error_type == "validation_exception" and "shards open" in str(answer.content)
+
+
 _FIELD = re.compile(r"failed to parse field \[([^\]]{1,200})\] of type \[([a-z_]+)\]")
 _STRICT = re.compile(r"introduction of \[([^\]]{1,200})\]")
 
@@ -82,6 +92,16 @@ def reason_of(error: dict[str, Any]) -> str:
     return said
 
 
+# What a connection says that the other side has ended: over TLS it depends on what is written, and how it was ended.
+_ENDED = (
+    http.client.RemoteDisconnected,
+    BrokenPipeError,
+    ConnectionResetError,
+    ssl.SSLEOFError,
+    ssl.SSLZeroReturnError,
+)
+
+
 class Client:
     """Talks to one server, for several threads; used by the process that made it."""
 
@@ -89,7 +109,9 @@ class Client:
         self._options = options
         self.where = where
         parts = urllib.parse.urlsplit(options.url)
-        self._host, self._port = parts.hostname or "", parts.port
+        # Without a port the end of an address of IPv6 would be taken for one.
+        self._host = parts.hostname or ""
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._base = parts.path
         self._tls = self._context() if parts.scheme == "https" else None
         self._idle: list[http.client.HTTPConnection] = []
@@ -201,7 +223,7 @@ class Client:
         try:
             try:
                 answer = self._exchange(connection, method, path, data, headers, read)
-            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+            except _ENDED:
                 # A connection that lay idle may have been ended by the server; versions make a repeat harmless.
                 connection.close()
                 if not is_used or self._given_up.is_set():
@@ -242,9 +264,12 @@ class Client:
         headers: dict[str, str],
         read: Callable[[bytes], Any],
     ) -> Answer:
-        connection.request(method, self._base + path, data, headers)
-        answer = connection.getresponse()
-        text = answer.read()
+        try:
+            connection.request(method, self._base + path, data, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+        except _ENDED as error:
+            answer, text = _early_answer(connection, error)
         try:
             content = read(text) if text else {}
         except ValueError:
@@ -289,7 +314,8 @@ class Client:
             return SinkPrivilegeMissing(
                 f"the user may not do this: {what}",
                 place,
-                "let it create, read, write and delete the indexes of the sink and the index penstock",
+                "let it create, read, write and delete the indexes of the sink and the index penstock, and see the"
+                " state of the cluster (monitor)",
             )
         if _passes(answer.status):
             kind = answer.error_type
@@ -303,7 +329,7 @@ class Client:
         return DestinationRefuses(
             f"{what}: the server answers {answer.status} {answer.error_type}".strip(),
             place,
-            "see the server's log for the reason",
+            MAKE_ROOM if has_no_room(answer) else "see the server's log for the reason",
         )
 
     def read_only(self, what: str) -> PenstockError:
@@ -329,6 +355,21 @@ class Client:
             f"{self.where} at {self._options.url}",
             "renew it, or name the authority that signed it as ca under tls:",
         )
+
+
+def _early_answer(
+    connection: http.client.HTTPConnection, error: Exception
+) -> tuple[http.client.HTTPResponse, bytes]:
+    """A refusal that was sent before all of a request was read, as of one that is too large; else the error goes on."""
+    try:
+        answer = connection.getresponse()
+        text = answer.read()
+    except (OSError, http.client.HTTPException):
+        raise error from None
+    connection.close()
+    if answer.status < REFUSED:
+        raise error
+    return answer, text
 
 
 class Digits(str):

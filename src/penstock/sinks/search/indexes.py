@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DestinationRefuses, RecordSchemaRefused, SinkError
-from penstock.sinks.search.client import FORBIDDEN, NOT_FOUND, TOO_MANY
+from penstock.sinks.search.client import FORBIDDEN, MAKE_ROOM, NOT_FOUND, TOO_MANY, has_no_room
 from penstock.sinks.search.mapping import VECTOR_TYPES, conflicts, missing, signature
 from penstock.sinks.search.names import aliases_of, index_of, stem_of
 from penstock.sinks.search.settings import (
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_EXISTS = "resource_already_exists_exception"
+EXISTS = "resource_already_exists_exception"
 _REFUSED = 400
 _VECTOR_KINDS = {kind for kind, _ in VECTOR_TYPES.values()}
 # A server takes request lines of 4,096 bytes, method and path of a proxy included.
@@ -235,7 +235,7 @@ class Indexes:
         if alias is not None:
             body["aliases"] = {each: {} for each in self._aliases(alias)}
         answer = self.client.ask("PUT", f"/{quoted(index)}", body, _REFUSED)
-        if answer.status == _REFUSED and answer.error_type != _EXISTS:
+        if answer.status == _REFUSED and answer.error_type != EXISTS:
             raise self._refused(answer, index, wish.properties)
         if answer.status == _REFUSED:
             return False
@@ -366,6 +366,10 @@ class Indexes:
         # The server's words name fields and types, never values: it has seen none.
         error = answer.content.get("error", {})
         said = json.dumps(error.get("reason", ""))[:300] if isinstance(error, dict) else ""
+        if has_no_room(answer):
+            return RecordSchemaRefused(
+                f"the server does not make index {index}: {said}", self.client.where, MAKE_ROOM
+            )
         if vectors := [name for name, each in properties.items() if each["type"] in _VECTOR_KINDS]:
             return RecordSchemaRefused(
                 f"the server does not take the mapping of index {index}, with {', '.join(vectors)} as vectors:"

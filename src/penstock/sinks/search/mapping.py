@@ -2,7 +2,8 @@
 
 int2 int4 int8 oid            long
 float4 float8                 double; NaN and infinities are in the document, and not found by a search
-numeric                       scaled_float of up to 15 digits, else keyword; or as `numeric_as` says
+numeric                       scaled_float of up to 15 digits, else keyword; or as `numeric_as` says; above 1,000 characters
+                              it is written as a string
 bool                          boolean
 date timestamp timestamptz    date; infinity and years that ISO 8601 lacks are in the document, and not found
 bytea                         keyword, base64, of up to 384 bytes: digests and keys are found, not pictures
@@ -49,6 +50,8 @@ _JSON = (114, 3802)
 # In characters: Lucene takes terms of 32,766 bytes, and a character may have four.
 _MOST_KEYWORD = 8191
 _EXACT_DIGITS = 15
+# In characters: of a number that is longer OpenSearch refuses the document. As a string it takes it.
+_MOST_NUMBER = 1000
 # By name: an extension's types have another oid in each database.
 _VECTORS = ("vector", "halfvec")
 _VECTOR = r"^\[[-+0-9.eE,]+\]$"
@@ -183,7 +186,12 @@ class Mapper:
         if oid in RANGES and self.ranges is Range.RANGE:
             return range_column(oid, values)
         encoded = json_column(oid, values)
-        return one_column([encoded.prefix, encoded.values, encoded.suffix], len(values))
+        whole = one_column([encoded.prefix, encoded.values, encoded.suffix], len(values))
+        if oid == _NUMERIC:
+            is_long = pc.greater(pc.binary_length(values), _MOST_NUMBER)
+            if pc.any(is_long).as_py():
+                return pc.if_else(is_long, self._scalars(_TEXT, values).cast(whole.type), whole)
+        return whole
 
     def _arrays(self, element: int, values: pa.Array) -> tuple[pa.Array, Mask | None]:
         arrays = split_arrays(values)

@@ -63,6 +63,7 @@ class DroppedTables(enum.Enum):
 
 
 def _read_url(given: Any) -> str:
+    given = given.strip() if isinstance(given, str) else given
     try:
         parts = urllib.parse.urlsplit(given) if isinstance(given, str) else None
         host = parts.hostname if parts is not None else None
@@ -76,6 +77,9 @@ def _read_url(given: Any) -> str:
         raise fault(BadValue(what, do="write username: and password:, or api_key:, beside it"))
     if parts.query or parts.fragment:
         raise wanted("a URL without ? and #")
+    # No request could be made of it, which would look like a server that is away.
+    if re.search(r"[\s\x00-\x1f\x7f]", given) or not parts.path.isascii():
+        raise wanted("a URL without spaces, and other letters than ASCII's as %XX")
     return str(given).rstrip("/")
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.errors import SinkTooOld
+from penstock.errors import DestinationRefuses, SinkTooOld
 from penstock.sinks.search.bulk import Bulk
 from penstock.sinks.search.client import given_back, taken
 from penstock.sinks.search.indexes import Indexes
@@ -42,6 +42,7 @@ class Parts:
 
         Raises:
             SinkTooOld: it is of a version that lacks what penstock needs.
+            DestinationRefuses: it is another kind of server.
         """
         url = self.place.options.url
         if url not in _engines:
@@ -49,9 +50,16 @@ class Parts:
         return _engines[url]
 
     def _ask_engine(self) -> str:
-        told = self.client.ask("GET", "/").content.get("version", {})
+        answer = self.client.ask("GET", "/").content
+        told = answer.get("version") if isinstance(answer, dict) else None
+        if not isinstance(told, dict) or "number" not in told:
+            raise DestinationRefuses(
+                "what answers there is neither OpenSearch nor Elasticsearch",
+                f"{self.client.where} at {self.place.options.url}",
+                "see host, port and path of url",
+            )
         engine = str(told.get("distribution", "elasticsearch"))
-        number = str(told.get("number", "0.0"))
+        number = str(told["number"])
         found = tuple(int(each) for each in number.split(".")[:2] if each.isdigit())
         oldest = _OLDEST.get(engine, _OLDEST["elasticsearch"])
         if found < oldest:

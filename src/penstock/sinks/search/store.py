@@ -15,28 +15,31 @@ A position is written only over the one that was read or written last: a second 
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import SecondInstance
+from penstock.errors import DestinationRefuses, SecondInstance
 from penstock.lsn import Lsn
 from penstock.sinks.search.client import CONFLICT, NOT_FOUND
-from penstock.sinks.search.indexes import quoted
+from penstock.sinks.search.indexes import EXISTS, quoted
 from penstock.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from penstock.sinks.describe import WholeSchema
-    from penstock.sinks.search.client import Client
+    from penstock.sinks.search.client import Answer, Client
+
+_log = logging.getLogger(__name__)
 
 INDEX = "penstock"
 KEPT_SCHEMAS = 100  # versions of each, as many as the source keeps
 _REFUSED = 400
 _MOST_HITS = 10_000  # that a server gives at once
 _KEYWORD = {"type": "keyword"}
-_MAPPING = {
+_MAPPING: dict[str, Any] = {
     "settings": {"index": {"number_of_shards": 1, "auto_expand_replicas": "0-1"}},
     "mappings": {
         "dynamic": "strict",
@@ -71,11 +74,38 @@ class Store:
         self._seen: tuple[int, int] | None = None
 
     def open(self) -> str | None:
-        """Make the index where it is missing; the state that was stored last."""
+        """Make the index where it is missing; the state that was stored last.
+
+        Raises:
+            DestinationRefuses: there is an index of the name that is somebody else's.
+        """
+        self._make()
+        answer = self._client.ask("GET", f"/{INDEX}/_mapping")
+        for content in answer.content.values():
+            has = content.get("mappings", {}).get("properties", {})
+            wanted = _MAPPING["mappings"]["properties"]
+            if any(has.get(name, {}).get("type") != each["type"] for name, each in wanted.items()):
+                raise DestinationRefuses(
+                    f"index {INDEX} was not made by penstock, which keeps positions under that name",
+                    self._client.where,
+                    "have it under another name, or remove it",
+                )
+        return self.read()
+
+    def _make(self) -> None:
+        """Make the index where it is missing: the server itself would, with fields of its own choosing."""
         answer = self._client.ask("HEAD", f"/{INDEX}", None, NOT_FOUND)
         if answer.status == NOT_FOUND:
-            self._client.ask("PUT", f"/{INDEX}", _MAPPING, _REFUSED)  # somebody was quicker
-        return self.read()
+            answer = self._client.ask("PUT", f"/{INDEX}", _MAPPING, _REFUSED)
+            if (
+                answer.status == _REFUSED and answer.error_type != EXISTS
+            ):  # else somebody was quicker
+                raise self._client.explained(answer, f"making index {INDEX}")
+
+    def _put(self, path: str, body: Any) -> None:
+        """Write a document; somebody may have removed the index."""
+        self._make()
+        self._client.ask("PUT", path, body)
 
     def read(self) -> str | None:
         """The state, None where there is none."""
@@ -88,34 +118,41 @@ class Store:
         return str(answer.content["_source"]["state"])
 
     def write(self, state: str) -> None:
-        """Store the state over the one that was seen last.
+        """Store the state over the one that was seen last; anew where somebody has removed that.
 
         Raises:
             SecondInstance: somebody else has stored one since.
         """
-        condition = "op_type=create"
-        if self._seen is not None:
+        answer = self._write(state)
+        if answer.status in (CONFLICT, NOT_FOUND):
+            seen, stored = self._seen, self.read()
+            if stored == state and self._last_writer == self._writer:
+                return  # the write was repeated, since its answer got lost
+            if stored is not None or seen is None:
+                self._seen = seen
+                raise self._second()
+            _log.warning("somebody has removed the position from index %s: stored anew", INDEX)
+            answer = self._write(state)
+        if answer.status == CONFLICT:
+            raise self._second()
+        self._seen = answer.content["_seq_no"], answer.content["_primary_term"]
+
+    def _write(self, state: str) -> Answer:
+        if self._seen is None:
+            self._make()
+            condition = "op_type=create"
+        else:
             condition = f"if_seq_no={self._seen[0]}&if_primary_term={self._seen[1]}"
         path = f"/{INDEX}/_doc/{quoted(self._id)}?{condition}"
         body = {**self._owner, "id": self._id, "state": state, "writer": self._writer}
-        answer = self._client.ask("PUT", path, body, CONFLICT)
-        if answer.status == CONFLICT and self._is_ours(state):
-            return
-        if answer.status == CONFLICT:
-            raise SecondInstance(
-                "another process has stored a position there meanwhile",
-                self._client.where,
-                "stop the other penstock that delivers this pipeline, and start again",
-            )
-        self._seen = answer.content["_seq_no"], answer.content["_primary_term"]
+        return self._client.ask("PUT", path, body, CONFLICT, NOT_FOUND)
 
-    def _is_ours(self, state: str) -> bool:
-        """Whether a write that was repeated, since its answer got lost, had been done."""
-        seen = self._seen
-        if self.read() == state and self._last_writer == self._writer:
-            return True
-        self._seen = seen
-        return False
+    def _second(self) -> SecondInstance:
+        return SecondInstance(
+            "another process has stored a position there meanwhile",
+            self._client.where,
+            "stop the other penstock that delivers this pipeline, and start again",
+        )
 
     def forget(self) -> bool:
         """Remove what there is of the sink, and the index with the last of all sinks; whether there was anything."""
@@ -161,7 +198,7 @@ class Store:
             "created_at": change["committed_at"],
             "acked": is_done,
         }
-        self._client.ask("PUT", self._logged(change["id"]), body)
+        self._put(self._logged(change["id"]), body)
 
     # --- schemas -------------------------------------------------------------------------------
 
@@ -191,7 +228,7 @@ class Store:
             "acked": True,
             "state": str(lsn),
         }
-        self._client.ask("PUT", self._schema(schema.name, number), body)
+        self._put(self._schema(schema.name, number), body)
         if number > KEPT_SCHEMAS:
             self._client.ask(
                 "DELETE", self._schema(schema.name, number - KEPT_SCHEMAS), None, NOT_FOUND
@@ -202,7 +239,8 @@ class Store:
 
     def _last_schema(self, schema: str) -> dict[str, Any] | None:
         """The last version that is kept of a schema."""
-        self._client.ask("POST", f"/{INDEX}/_refresh")
+        if self._client.ask("POST", f"/{INDEX}/_refresh", None, NOT_FOUND).status == NOT_FOUND:
+            return None
         own = {**self._owner, "schema_name": schema}
         body = {
             "size": 1,
@@ -248,7 +286,7 @@ class Store:
         """Know that a table has an index."""
         one = self._index(oid)
         body = {**self._owner, "id": one, "state": index}
-        self._client.ask("PUT", f"/{INDEX}/_doc/{quoted(one)}", body)
+        self._put(f"/{INDEX}/_doc/{quoted(one)}", body)
 
     def where_index(self, oid: int) -> str:
         """Where that stands, for people."""
@@ -271,7 +309,7 @@ class Store:
             self._client.ask("DELETE", self._retired, None, NOT_FOUND)
             return
         body = {**self._owner, "id": f"{self._id}.retired", "state": json.dumps(sorted(indexes))}
-        self._client.ask("PUT", self._retired, body)
+        self._put(self._retired, body)
 
     # --- how keys are shared out ---------------------------------------------------------------
 
@@ -285,7 +323,7 @@ class Store:
 
     def share_by_table(self) -> None:
         """Have it so from the next batch on."""
-        self._client.ask("PUT", self._sharing, {"id": f"{self._id}.sharing", "shared_by": "table"})
+        self._put(self._sharing, {"id": f"{self._id}.sharing", "shared_by": "table"})
 
     def forget_sharing(self) -> None:
         """Have it as ever."""
