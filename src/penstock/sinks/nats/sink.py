@@ -274,7 +274,7 @@ class Acks:
         self._acked += 1
         self._connection.move_on()
         data = self._last_ack = message.data
-        if not data or b'"error"' in data:
+        if not data or b'"error":' in data:  # and not a stream of that name
             # The first one is the cause: in strict order all later ones are refused because of it.
             self._error = self._error or _error_of(message)
         elif b'"duplicate"' in data and (found := json.loads(data)).get("duplicate"):
