@@ -37,11 +37,13 @@ class Topics:
         self._clients = clients
         self._options = options
         self._limits: dict[str, int] = {}
+        self._compacted: set[str] = set()
         self._partitions: dict[str, int] = {}
 
     def forget(self) -> None:
         """Know nothing any more."""
         self._limits.clear()
+        self._compacted.clear()
         self._partitions.clear()
 
     def is_known(self, topic: str) -> bool:
@@ -51,6 +53,10 @@ class Topics:
     def limit(self, topic: str) -> int:
         """How many bytes a record of a known topic may have."""
         return self._limits[topic]
+
+    def needs_keys(self, topic: str) -> bool:
+        """Whether a known topic is compacted, so that it takes no record without a key."""
+        return topic in self._compacted
 
     @property
     def least_limit(self) -> int:
@@ -186,11 +192,13 @@ class Topics:
         return None
 
     def read_limits(self, topics: Collection[str]) -> None:
-        """Ask how large a record each topic takes."""
+        """Ask how large a record each topic takes, and whether it takes one without a key."""
         settings = self._settings(topics)
         for topic in topics:
             limit = self._asked(topic, "max.message.bytes", settings[topic])
+            policy = self._asked(topic, "cleanup.policy", settings[topic]) or ""
             self._limits[topic] = int(limit or _DEFAULT_LIMIT) - _BATCH_BYTES
+            (self._compacted.add if "compact" in policy else self._compacted.discard)(topic)
 
     def setting(self, topic: str, key: str) -> str | None:
         """A setting of a topic that is there; None where it may not be looked at."""
