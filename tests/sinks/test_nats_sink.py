@@ -130,6 +130,20 @@ def test_what_comes_again_is_dropped_by_the_server(nats_server, name, sink_of):
     assert notes(nats_server, name) == ["a", "b"]
 
 
+def test_ids_that_differ_in_what_a_header_cannot_hold_are_not_taken_for_duplicates(
+    nats_server, name, sink_of
+):
+    tables = ["x", "x ", "x\n", "x%0a", "x\u00a0", "x%20"]
+    batch = documents(*((number, table) for number, table in enumerate(tables)))
+    ids = pa.array([f"shop:0/1000:0:schema:0:public.{table}" for table in tables])
+    sink = sink_of()
+    sink.open()
+
+    sink.deliver(iter((batch.set_column(0, "id", ids),)), None)
+
+    assert notes(nats_server, name) == tables
+
+
 def test_documents_that_another_sink_has_put_into_the_stream_are_not_taken_for_delivered(
     nats_server, name, sink_of
 ):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -361,6 +362,10 @@ def _error_of(message: Any) -> dict[str, Any]:
         return {"err_code": 503, "description": "no stream takes the subject"}
 
 
+# Line ends, a blank at the end, and what looks like one of those that were replaced: else two ids would be one.
+_NO_HEADER = re.compile(r"[\r\n]|\s\Z|%(?=[0-9a-f]{2})")
+
+
 def _header(text: str) -> str:
-    """A header's value has no line ends; ids hold names of tables, which may."""
-    return text.replace("\r", "%0d").replace("\n", "%0a")
+    """A header's value has no line ends, and no blank at its end; ids hold names of tables, which may."""
+    return _NO_HEADER.sub(lambda each: "".join(f"%{byte:02x}" for byte in each[0].encode()), text)
