@@ -241,6 +241,18 @@ def test_too_large_message_is_refused_and_the_others_can_go(server_with, name, s
     assert notes(server, name) == ["small", "small, too"]
 
 
+def test_nothing_is_published_of_a_batch_of_which_something_is_refused(server_with, name, sink_of):
+    server = server_with("max_payload: 20000")
+    sink = sink_of(url=server.url)
+    sink.open()
+    batches = [documents((1, "small")), documents((2, "x" * 30_000))]
+
+    with pytest.raises(DocumentsRefused):
+        sink.deliver(iter(batches), None)
+
+    assert server.messages(name) == []
+
+
 def test_full_stream_is_waited_for(nats_server, name, sink_of):
     sink = sink_of(max_messages=2)
     sink.open()

@@ -58,9 +58,10 @@ class _Client(Client):  # type: ignore[misc]
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         scheme = self._current_server.uri.scheme
-        is_wanted = scheme == "tls" or (self._wants_tls and scheme == "nats")
-        if initial_connection and is_wanted and not info.get("tls_required"):
-            if not info.get("tls_available"):
+        is_wanted = scheme == "tls" or (self._wants_tls and scheme != "wss")
+        is_required = bool(info.get("tls_required")) and scheme != "ws"  # which has none within
+        if initial_connection and is_wanted and not is_required:
+            if scheme == "ws" or not info.get("tls_available"):
                 raise nats_errors.SecureConnWantedError
             info["tls_required"] = True  # the client looks there next, and before it logs in
         await super()._process_info(info, initial_connection)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 # What a message weighs beside its value: headers, whose size hardly varies.
 _OVERHEAD_BYTES = 512
 _DUPLICATES_AT_ONCE = 200
+_LOOKED_AHEAD_BYTES = 16 * 1024 * 1024
 
 
 class NatsSink(DocumentSink):
@@ -122,9 +123,10 @@ class NatsSink(DocumentSink):
         self._last_id = None
         refused: dict[str, str] = {}
         acks.begin()
-        for batch in documents:
-            refused |= self._too_large(batch)
-            if not refused:
+        for batches in _looked_ahead(documents):
+            for batch in batches:
+                refused |= self._too_large(batch)
+            for batch in () if refused else batches:
                 self._connection.run(self._publish(batch, acks), "publishing")
         acks.settle()
         self._require_own(acks.take_duplicates())
@@ -353,6 +355,19 @@ class Acks:
             "nothing, penstock tries again by itself; where the stream is full, raise its limits or"
             " have its messages taken away",
         )
+
+
+def _looked_ahead(documents: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """A few batches at once, mostly all: what is refused is known before anything is published. A table that stops is
+    published again from its first document on, perhaps when the server has forgotten the ids."""
+    some: list[pa.RecordBatch] = []
+    for batch in documents:
+        some.append(batch)
+        if sum(each.nbytes for each in some) >= _LOOKED_AHEAD_BYTES:
+            yield some
+            some = []
+    if some:
+        yield some
 
 
 def _error_of(message: Any) -> dict[str, Any]:
