@@ -416,14 +416,17 @@ def test_user_without_rights_is_told_which_are_missing(kafka, name, sink_of):
     assert set(found) == {"PEN-503"}
 
 
+@pytest.mark.parametrize(
+    ("foreign", "lacks"), [("DESCRIBE", "lacks Write"), ("CREATE", "lacks Describe")]
+)
 def test_user_with_the_documented_rights_delivers_and_a_foreign_topic_is_refused(
-    kafka, name, sink_of
+    kafka, name, sink_of, foreign, lacks
 ):
     progress = f"{name}.progress"
     for kind, its_name, operations in documented_rights(name):
         kafka.allow("writer", kind, its_name, *operations)
     make_topic(kafka, f"{name}.audit")
-    kafka.allow("writer", "TOPIC", f"{name}.audit", "DESCRIBE")
+    kafka.allow("writer", "TOPIC", f"{name}.audit", foreign)
     sink = sink_of(**login(kafka), topic=f"{name}.{{table}}")
     sink.open()
     both = [documents((1, "o")), documents((1, "a"), table="audit")]
@@ -439,7 +442,7 @@ def test_user_with_the_documented_rights_delivers_and_a_foreign_topic_is_refused
     assert list(sink.check_tables([TableName("public", "orders")])) == []
     [finding] = sink.check_tables([TableName("public", each) for each in ("orders", "audit")])
     assert (finding.code, finding.severity) == ("PEN-503", "error")
-    assert f"lacks Write on topic {name}.audit" in finding.what
+    assert f"{lacks} on topic {name}.audit" in finding.what
     sink.close()
     assert sink.forget() == [f"position in topic {progress}"]
 

@@ -94,8 +94,11 @@ class AtLeastOnceSink(DocumentSink):
             mine.flush()
         except KafkaException as error:
             raise mine.clients.explained(error.args[0], "producing") from None
-        reasons = mine.failures()
-        for batch in batches if reasons else ():
+        if not (reasons := mine.failures()):
+            return {}
+        for batch in batches:  # topics may have changed since they were met
+            refused |= mine.refused(batch)
+        for batch in () if refused else batches:
             refused |= mine.refused_at(batch, reasons)
         return refused
 

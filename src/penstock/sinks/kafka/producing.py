@@ -143,12 +143,9 @@ class Producing:
         """
         tables = TablesOfBatch.of(batch)
         topics = [self._layout.topics.of(*name) for name in tables.names]
-        reasons = self.topics.missing(sorted(set(topics))) | self._refusing
-        return (
-            _of_topics(batch, tables, topics, reasons)
-            | self._without_key(batch, tables, topics)
-            | self._too_large(batch, tables, topics)
-        )
+        missing = self.topics.missing(sorted(set(topics)))
+        known = self._without_key(batch, tables, topics) | self._too_large(batch, tables, topics)
+        return _of_topics(batch, tables, topics, missing | self._refusing) | known
 
     def refused_at(self, batch: pa.RecordBatch, reasons: Mapping[str, str]) -> dict[str, str]:
         """The documents of a batch that go to topics which refuse, by topic why."""
@@ -178,6 +175,8 @@ class Producing:
         # It may have been changed since.
         self.topics.read_limits([topic for topic in met if self.topics.is_known(topic)])
         compacted = np.array([self.topics.needs_keys(topic) for topic in topics])[tables.numbers]
+        for topic in filter(self.topics.needs_keys, met):
+            self._refusing.pop(topic, None)  # that is why, and others can go
         some = np.flatnonzero(keyless & compacted)
         ids = batch.column("id").take(pa.array(some)).to_pylist()
         return {

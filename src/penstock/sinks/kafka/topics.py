@@ -11,7 +11,7 @@ from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, Resour
 
 from penstock.brokers.kafka.client import REFUSED
 from penstock.brokers.kafka.names import too_long
-from penstock.errors import PenstockError, Remedy
+from penstock.errors import PenstockError, Remedy, SinkPrivilegeMissing
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -119,14 +119,17 @@ class Topics:
             PenstockError: the broker cannot be asked.
         """
         described = self._describe(topics)
-        return {
-            topic: self._clients.ask(
-                lambda topic=topic: self._describe([topic])[topic],  # type: ignore[misc]
-                f"describing topic {topic}",
-                described[topic],
-            ).authorized_operations
-            for topic in topics
-        }
+        found: dict[str, list[AclOperation] | None] = {}
+        for topic in topics:
+            try:
+                found[topic] = self._clients.ask(
+                    lambda topic=topic: self._describe([topic])[topic],  # type: ignore[misc]
+                    f"describing topic {topic}",
+                    described[topic],
+                ).authorized_operations
+            except SinkPrivilegeMissing:
+                found[topic] = [AclOperation.UNKNOWN]  # nothing that has a name, not even to look
+        return found
 
     def _describe(self, topics: Sequence[str]) -> dict[str, Any]:
         if not topics:
