@@ -282,9 +282,11 @@ def test_strict_order_holds_where_a_full_stream_has_room_again_for_a_later_messa
 
 
 def test_strict_order_goes_on_where_a_stored_message_is_not_among_those_that_come_again(
-    server_with, name, sink_of
+    server_with, name, sink_of, monkeypatch
 ):
-    """A table is refused after some of its messages were stored: what is left is delivered without it."""
+    """A table is refused after some of its messages were stored, as of a batch that is larger than what is looked at
+    ahead: what is left is delivered without it."""
+    monkeypatch.setattr("penstock.sinks.nats.sink._LOOKED_AHEAD_BYTES", 1)
     server = server_with("max_payload: 20000")
     sink = sink_of(url=server.url, order="strict")
     sink.open()
