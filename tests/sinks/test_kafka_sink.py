@@ -447,7 +447,7 @@ def test_user_with_the_documented_rights_delivers_and_a_foreign_topic_is_refused
     assert sink.forget() == [f"position in topic {progress}"]
 
 
-def test_user_who_may_not_write_the_position_is_told_so_before_anything_is_delivered(
+def test_user_who_may_not_write_the_position_is_told_so_and_does_not_wait_for_ever(
     kafka, name, sink_of
 ):
     make_topic(kafka, f"{name}.progress")
@@ -457,8 +457,9 @@ def test_user_who_may_not_write_the_position_is_told_so_before_anything_is_deliv
         kafka.allow("writer", kind, its_name, *allowed)
     sink = sink_of(**login(kafka), topic=f"{name}.{{table}}")
 
+    sink.open()
     with pytest.raises(SinkPrivilegeMissing) as refused:
-        sink.open()
+        sink.deliver(iter((documents((1, "o")),)), "{}")
 
     assert f"may not write to topic {name}.progress" in refused.value.what
 

@@ -77,7 +77,6 @@ class ExactlyOnceSink(DocumentSink):
         self._clients.close()
         self._clients.go_on()
         self._progress.make_topic(self._producing.topics)
-        self._require_right()
         self._claim.take()
         self._init()
         return self._progress.read(self._siblings, self._end_transaction)
@@ -208,7 +207,8 @@ class ExactlyOnceSink(DocumentSink):
             self._flush()
             self._in_steps("commit_transaction", "committing")
         except SinkPrivilegeMissing as error:
-            # A right that was taken away meanwhile: whose, the next attempt finds out by asking.
+            self._require_right()
+            # A right to a topic of documents that was taken away meanwhile: whose, the next attempt finds out by asking.
             raise SinkError(error.what, error.where, "nothing, penstock tries again") from None
         self._in_transaction = False
 
