@@ -226,6 +226,24 @@ class KafkaServer(BrokerProcess):
         # The broker learns of them a moment later.
         wait_until(lambda: self._knows(rules), 60, "Kafka to know the rights")
 
+    def disallow(self, user: str, kind: str, name: str, operation: str) -> None:
+        """Take back what `allow` has let a user do."""
+        from confluent_kafka import admin as a
+
+        wanted = a.AclBindingFilter(
+            a.ResourceType[kind],
+            name,
+            a.ResourcePatternType.LITERAL,
+            f"User:{user}",
+            None,
+            a.AclOperation[operation],
+            a.AclPermissionType.ALLOW,
+        )
+        for done in self.admin.delete_acls([wanted]).values():
+            assert done.result(10), "it was allowed"
+        gone = lambda: not self.admin.describe_acls(wanted).result(10)  # noqa: E731
+        wait_until(gone, 60, "Kafka to know the rights")
+
     def _knows(self, rules: list[Any]) -> bool:
         from confluent_kafka import admin as a
 

@@ -7,10 +7,12 @@ import subprocess
 import uuid
 
 import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pydantic import ValidationError
 
 from fix_envelopes import plain_schema, read_avro
 from fix_event_sinks import START, open_sink, place_of, run_tasks
+from fix_kafka import USERS
 from fix_registry import GuardedRegistry
 from penstock import vault
 from penstock.changes.envelope import Origin
@@ -128,6 +130,82 @@ def test_records_without_a_key_lie_in_one_partition_in_their_order(
         *range(1, 30),
         None,
     ]
+
+
+def without_settings(kafka, name):
+    """The login of a user who may do all but look at the settings of topics."""
+    for topic in (f"{name}.public.orders", f"{name}.public.lines"):
+        kafka.allow("writer", "TOPIC", topic, "CREATE", "WRITE", "DESCRIBE")
+    kafka.allow("writer", "TOPIC", f"{name}.progress", "CREATE", "WRITE", "DESCRIBE", "READ")
+    kafka.allow("writer", "TRANSACTIONAL_ID", f"penstock.shop.shop.{name}", "WRITE", "DESCRIBE")
+    kafka.allow("writer", "GROUP", f"penstock.shop.shop.{name}", "READ", "DESCRIBE")
+    conf = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "writer",
+        "sasl.password": USERS["writer"],
+    }
+    return {"servers": kafka.login_servers, "conf": conf}
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_record_without_a_key_stops_its_table_alone_at_a_compacted_topic(
+    kafka, name, sink_of, tmp_path, delivery
+):
+    sink = sink_of(format="debezium", delivery=delivery, config={"cleanup.policy": "compact"})
+
+    send(
+        sink,
+        tmp_path / "log",
+        (START + 0x100, ORDERS, [insert(ORDERS, ["1", "a"]), truncate(ORDERS)]),
+        (START + 0x200, LINES, [insert(LINES, ["1", "2"])]),
+    )
+
+    assert len(consumed(kafka, f"{name}.public.lines")) == 1
+    again = sink_of(format="debezium", delivery=delivery)
+    open_sink(again)
+    [(table, kept)] = again._keeper.stored.tables.items()
+    assert table == TableName("public", "orders")
+    assert kept.error.startswith("PEN-506 public.orders truncate at ")
+    assert f"topic {name}.public.orders is compacted" in kept.error
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_what_only_the_broker_knows_to_be_refused_is_parked_by_its_topic(
+    kafka, name, sink_of, tmp_path, delivery, is_shown
+):
+    options = {"format": "debezium", "delivery": delivery, "on_refused": OnRefused.PARK}
+    sink = sink_of(**options, **({} if is_shown else without_settings(kafka, name)))
+    position = open_sink(sink)
+    transactions = [
+        (ORDERS, [insert(ORDERS, ["1", "a"])]),
+        (ORDERS, [truncate(ORDERS), insert(ORDERS, ["2", "b"]), truncate(ORDERS)]),
+        (LINES, [insert(LINES, ["1", "2"])]),
+    ]
+    for number, (described, rows) in enumerate(transactions, 1):
+        lsn = START + 0x100 * number
+        write_log(tmp_path / "log", [relation(described), *transaction(lsn, *rows)], position)
+    first, *others = read_log(tmp_path / "log", position)
+    tables = frozenset({TableName("public", "orders"), TableName("public", "lines")})
+    batch = Batch(1, position, first.head.end_lsn, 0, tables)
+    sink.commit(batch, run_tasks(sink, batch, [[first]]))
+    entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    place = ConfigResource(ResourceType.TOPIC, f"{name}.public.orders", incremental_configs=[entry])
+    kafka.admin.incremental_alter_configs([place])[place].result(20)
+
+    batch = Batch(2, batch.end_lsn, others[-1].head.end_lsn, 0, tables)
+    if delivery == "exactly_once":  # of a transaction only the next attempt knows it
+        with pytest.raises(SinkError, match="INVALID_RECORD"):
+            sink.commit(batch, run_tasks(sink, batch, [others]))
+        open_sink(sink)
+    sink.commit(batch, run_tasks(sink, batch, [others]))
+
+    assert len(consumed(kafka, f"{name}.public.lines")) == 1
+    assert len(consumed(kafka, f"{name}.public.orders")) == 1
+    parked = KafkaKind().parked(sink._sealed.place)
+    assert [each.op for each in parked] == ["truncate", "insert", "truncate"]
+    assert ("is compacted" if is_shown else "INVALID_RECORD") in parked[0].reason
 
 
 def test_tombstones_can_be_left_out(kafka, name, sink_of, tmp_path):
@@ -261,6 +339,23 @@ def test_value_without_a_form_is_parked_and_a_retry_leaves_it_there(kafka, name,
     assert KafkaKind().parked(place) == []
     *_, (key, value) = consumed(kafka, f"{name}.public.lines")
     assert (json.loads(key), json.loads(value)["op"]) == ({"id": 1}, "u")
+
+
+@pytest.mark.parametrize("ca", ["missing", "rubbish", "."])
+def test_certificate_of_a_registry_that_cannot_be_read_is_an_error_for_a_person(tmp_path, ca):
+    (tmp_path / "rubbish").write_text("no certificate")
+    registry = registry_of(tmp_path, url="https://127.0.0.1:1", ca=tmp_path / ca)
+
+    with pytest.raises(SinkLoginRefused) as refused:
+        registry.id_of("a-value", '"string"', "t")
+
+    assert "registry.ca cannot be used" in refused.value.what
+
+
+@pytest.mark.parametrize("url", ["http://h:99999", "http://h:one", "http://[::1", "http://:80"])
+def test_url_of_a_registry_that_leads_nowhere_is_refused(url):
+    with pytest.raises(ValidationError, match="a host"):
+        RegistryOptions(url=url)
 
 
 def registry_of(tmp_path, **options):

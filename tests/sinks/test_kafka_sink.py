@@ -107,6 +107,20 @@ def test_too_large_record_is_refused_by_name_and_the_others_can_go(kafka, name, 
     assert notes(kafka, name) == ["small", "small, too"]
 
 
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_record_larger_than_the_files_own_limit_is_refused_by_name(kafka, name, sink_of, delivery):
+    sink = sink_of(delivery=delivery, conf={"message.max.bytes": 20_000})
+    sink.open()
+    both = documents((1, "small"), (2, "x" * 30_000))
+
+    with pytest.raises(DocumentsRefused) as refused:
+        sink.deliver(iter((both,)), "{}")
+
+    [(id_, reason)] = refused.value.reasons.items()
+    assert id_ == "shop:0/1000:orders:2:1"
+    assert f"topic {name} takes 20000" in reason
+
+
 def test_records_that_are_small_alone_arrive_where_a_batch_of_them_would_be_too_large(
     kafka, name, sink_of
 ):
@@ -402,14 +416,17 @@ def test_user_without_rights_is_told_which_are_missing(kafka, name, sink_of):
     assert set(found) == {"PEN-503"}
 
 
+@pytest.mark.parametrize(
+    ("foreign", "lacks"), [("DESCRIBE", "lacks Write"), ("CREATE", "lacks Describe")]
+)
 def test_user_with_the_documented_rights_delivers_and_a_foreign_topic_is_refused(
-    kafka, name, sink_of
+    kafka, name, sink_of, foreign, lacks
 ):
     progress = f"{name}.progress"
     for kind, its_name, operations in documented_rights(name):
         kafka.allow("writer", kind, its_name, *operations)
     make_topic(kafka, f"{name}.audit")
-    kafka.allow("writer", "TOPIC", f"{name}.audit", "DESCRIBE")
+    kafka.allow("writer", "TOPIC", f"{name}.audit", foreign)
     sink = sink_of(**login(kafka), topic=f"{name}.{{table}}")
     sink.open()
     both = [documents((1, "o")), documents((1, "a"), table="audit")]
@@ -425,9 +442,49 @@ def test_user_with_the_documented_rights_delivers_and_a_foreign_topic_is_refused
     assert list(sink.check_tables([TableName("public", "orders")])) == []
     [finding] = sink.check_tables([TableName("public", each) for each in ("orders", "audit")])
     assert (finding.code, finding.severity) == ("PEN-503", "error")
-    assert f"lacks Write on topic {name}.audit" in finding.what
+    assert f"{lacks} on topic {name}.audit" in finding.what
     sink.close()
     assert sink.forget() == [f"position in topic {progress}"]
+
+
+def test_user_who_may_not_write_the_position_is_told_so_and_does_not_wait_for_ever(
+    kafka, name, sink_of
+):
+    make_topic(kafka, f"{name}.progress")
+    for kind, its_name, operations in documented_rights(name):
+        is_position = its_name == f"{name}.progress"
+        allowed = [each for each in operations if not (is_position and each == "WRITE")]
+        kafka.allow("writer", kind, its_name, *allowed)
+    sink = sink_of(**login(kafka), topic=f"{name}.{{table}}")
+
+    sink.open()
+    with pytest.raises(SinkPrivilegeMissing) as refused:
+        sink.deliver(iter((documents((1, "o")),)), "{}")
+
+    assert f"may not write to topic {name}.progress" in refused.value.what
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_topic_whose_right_is_taken_away_meanwhile_refuses_its_documents_alone(
+    kafka, name, sink_of, delivery
+):
+    for kind, its_name, operations in documented_rights(name):
+        kafka.allow("writer", kind, its_name, *operations)
+    kafka.allow("writer", "TOPIC", f"{name}.audit", "CREATE", "WRITE", "DESCRIBE")
+    sink = sink_of(**login(kafka), topic=f"{name}.{{table}}", delivery=delivery)
+    sink.open()
+    both = [documents((1, "o")), documents((1, "a"), table="audit")]
+    sink.deliver(iter(both), "{}")
+    kafka.disallow("writer", "TOPIC", f"{name}.audit", "WRITE")
+
+    if delivery == "exactly_once":  # of a transaction only the next attempt knows it
+        with pytest.raises(SinkError, match="AUTHORIZATION_FAILED"):
+            sink.deliver(iter(both), "{}")
+        sink.open()
+    with pytest.raises(DocumentsRefused) as refused:
+        sink.deliver(iter(both), "{}")
+
+    assert list(refused.value.reasons) == ["shop:0/1000:audit:1:0"]
 
 
 @pytest.fixture

@@ -130,6 +130,20 @@ def test_what_comes_again_is_dropped_by_the_server(nats_server, name, sink_of):
     assert notes(nats_server, name) == ["a", "b"]
 
 
+def test_ids_that_differ_in_what_a_header_cannot_hold_are_not_taken_for_duplicates(
+    nats_server, name, sink_of
+):
+    tables = ["x", "x ", "x\n", "x%0a", "x\u00a0", "x%20"]
+    batch = documents(*((number, table) for number, table in enumerate(tables)))
+    ids = pa.array([f"shop:0/1000:0:schema:0:public.{table}" for table in tables])
+    sink = sink_of()
+    sink.open()
+
+    sink.deliver(iter((batch.set_column(0, "id", ids),)), None)
+
+    assert notes(nats_server, name) == tables
+
+
 def test_documents_that_another_sink_has_put_into_the_stream_are_not_taken_for_delivered(
     nats_server, name, sink_of
 ):
@@ -227,6 +241,18 @@ def test_too_large_message_is_refused_and_the_others_can_go(server_with, name, s
     assert notes(server, name) == ["small", "small, too"]
 
 
+def test_nothing_is_published_of_a_batch_of_which_something_is_refused(server_with, name, sink_of):
+    server = server_with("max_payload: 20000")
+    sink = sink_of(url=server.url)
+    sink.open()
+    batches = [documents((1, "small")), documents((2, "x" * 30_000))]
+
+    with pytest.raises(DocumentsRefused):
+        sink.deliver(iter(batches), None)
+
+    assert server.messages(name) == []
+
+
 def test_full_stream_is_waited_for(nats_server, name, sink_of):
     sink = sink_of(max_messages=2)
     sink.open()
@@ -256,9 +282,11 @@ def test_strict_order_holds_where_a_full_stream_has_room_again_for_a_later_messa
 
 
 def test_strict_order_goes_on_where_a_stored_message_is_not_among_those_that_come_again(
-    server_with, name, sink_of
+    server_with, name, sink_of, monkeypatch
 ):
-    """A table is refused after some of its messages were stored: what is left is delivered without it."""
+    """A table is refused after some of its messages were stored, as of a batch that is larger than what is looked at
+    ahead: what is left is delivered without it."""
+    monkeypatch.setattr("penstock.sinks.nats.sink._LOOKED_AHEAD_BYTES", 1)
     server = server_with("max_payload: 20000")
     sink = sink_of(url=server.url, order="strict")
     sink.open()
@@ -385,6 +413,21 @@ def test_stream_that_takes_other_subjects_is_an_error_for_a_person(name, sink_of
     assert finding.code == "PEN-517"
 
 
+@pytest.mark.parametrize("wrong", [{"replicas": 3}, {"duplicate_window": 0.01}])
+def test_stream_that_no_server_there_can_make_is_an_error_for_a_person(sink_of, wrong):
+    with pytest.raises(DestinationRefuses, match="making stream"):
+        sink_of(**wrong).open()
+
+
+def test_stream_may_be_called_like_a_field_of_an_acknowledgement(nats_server, sink_of):
+    sink = sink_of(stream="error", subject="called.{schema}.{table}")
+    sink.open()
+
+    sink.deliver(iter((documents((1, "a")),)), None)
+
+    assert notes(nats_server, "error") == ["a"]
+
+
 def test_missing_stream_that_may_not_be_made_is_found_by_check(sink_of):
     sink = sink_of(create_stream=False)
 
@@ -481,6 +524,26 @@ def test_wrong_login_is_an_error_for_a_person_and_is_not_shown(server_with, sink
         sink.open()
 
     assert "wr0ng" not in str(refused.value)
+
+
+@pytest.mark.parametrize("option", ["credentials", "nkey"])
+@pytest.mark.parametrize("content", [b"no key", b"", b"\xff\xfe\x00", None])
+def test_file_that_holds_no_key_is_an_error_for_a_person(
+    server_with, tmp_path, sink_of, option, content
+):
+    seed = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER)
+    key = nkeys.from_seed(bytearray(seed)).public_key.decode()
+    server = server_with(f"authorization {{ users: [ {{ nkey: {key} }} ] }}")
+    path = tmp_path / "key"
+    path.mkdir() if content is None else path.write_bytes(content)
+    sink = sink_of(url=server.url, **{option: path})
+
+    with pytest.raises(SinkLoginRefused) as refused:
+        sink.open()
+    [finding] = sink.check()
+
+    assert "no key" not in str(refused.value)
+    assert finding.code == "PEN-502"
 
 
 def test_user_with_password_and_user_with_token_are_let_in(server_with, name, sink_of):
@@ -605,20 +668,25 @@ def test_user_with_a_file_of_credentials_is_let_in_and_another_is_not(
     assert list(sink_of(url=server.url, credentials=ours).check()) == []
 
 
-def test_server_with_a_certificate_is_trusted_by_its_ca_alone(server_with, tmp_path, name, sink_of):
+def certificate(directory):
+    """The files `ca` and `key` of a server on this machine."""
     command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=127.0.0.1 -addext"
     subprocess.run(
         [
             *command.split(),
             "subjectAltName=IP:127.0.0.1",
             "-keyout",
-            tmp_path / "key",
+            directory / "key",
             "-out",
-            tmp_path / "ca",
+            directory / "ca",
         ],
         check=True,
         capture_output=True,
     )
+
+
+def test_server_with_a_certificate_is_trusted_by_its_ca_alone(server_with, tmp_path, name, sink_of):
+    certificate(tmp_path)
     server = server_with(f'tls {{ cert_file: "{tmp_path}/ca", key_file: "{tmp_path}/key" }}')
     url = server.url.replace("nats://", "tls://")
 
@@ -627,6 +695,44 @@ def test_server_with_a_certificate_is_trusted_by_its_ca_alone(server_with, tmp_p
     sink = sink_of(url=url, tls={"ca": tmp_path / "ca"})
     sink.open()
     sink.deliver(iter((documents((1, "a")),)), None)
+
+
+@pytest.mark.parametrize("how", ["url", "options"])
+def test_server_without_tls_is_told_no_password_where_tls_is_wanted(
+    server_with, tmp_path, sink_of, how
+):
+    """Whoever answers in the server's place would only have to say that it has none."""
+    log = tmp_path / "log"
+    server = server_with(
+        f'authorization {{ user: "p", password: "s3cret" }}\ntrace: true\nlog_file: "{log}"'
+    )
+    wanted = (
+        {"url": server.url.replace("nats://", "tls://")}
+        if how == "url"
+        else {"url": server.url, "tls": {}}
+    )
+    sink = sink_of(**wanted, user="p", password="s3cret")
+
+    with pytest.raises(SinkLoginRefused) as refused:
+        sink.open()
+
+    assert "offers no TLS" in refused.value.what
+    assert "CONNECT" not in log.read_text()
+
+
+def test_server_that_takes_both_is_spoken_to_with_tls_where_it_is_wanted(
+    server_with, tmp_path, sink_of
+):
+    certificate(tmp_path)
+    server = server_with(
+        f'allow_non_tls: true\ntls {{ cert_file: "{tmp_path}/ca", key_file: "{tmp_path}/key" }}'
+    )
+    sink = sink_of(url=server.url.replace("nats://", "tls://"), tls={"ca": tmp_path / "ca"})
+
+    sink.open()
+
+    writer = sink._connection.client._transport._io_writer
+    assert writer.get_extra_info("ssl_object") is not None
 
 
 @pytest.mark.parametrize(
@@ -656,7 +762,20 @@ def test_filter_covers_another_where_it_takes_all_of_it(wider, narrower, does):
     assert covers(wider, narrower) is does
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1", "nats://u:p@h:4222", [], "http://h"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1",
+        "nats://u:p@h:4222",
+        [],
+        "http://h",
+        "nats://h:99999",
+        "nats://h:one",
+        "nats://a:1,b:2",
+        "nats://[::1",
+        ["nats://h", "ws://h"],
+    ],
+)
 def test_url_that_is_none_or_holds_a_password_is_refused_without_showing_it(url):
     with pytest.raises(ValidationError) as refused:
         NatsOptions(url=url)

@@ -286,7 +286,25 @@ def test_records_of_many_documents_take_time_that_grows_linearly():
     assert time.process_time() - began < 2  # measured: 0.2 s
 
 
-@pytest.mark.parametrize("key", ["transactional.id", "acks", "partitioner", "bootstrap.servers"])
+@pytest.mark.parametrize("servers", ["h:99999", "h:0", "h:one", "a:1;b:2", ",", "a:1,", "[::1"])
+def test_servers_that_lead_nowhere_are_refused(servers):
+    with pytest.raises(ValueError, match="host:port of one broker or more"):
+        KafkaOptions(servers=servers)
+
+
+@pytest.mark.parametrize("servers", ["h", "h:9092", "a:1, b:2", "[::1]:9092,10.0.0.1:9092"])
+def test_servers_may_be_written_as_clients_take_them(servers):
+    assert KafkaOptions(servers=servers).servers == servers
+
+
+def test_transaction_shorter_than_the_client_takes_is_refused():
+    with pytest.raises(ValueError, match="greater than or equal to 1"):
+        KafkaOptions(servers="h:1", transaction_timeout=0.5)
+
+
+@pytest.mark.parametrize(
+    "key", ["transactional.id", "acks", "partitioner", "bootstrap.servers", "logger"]
+)
 def test_setting_that_would_break_a_promise_is_refused(key):
     with pytest.raises(ValueError, match="set by penstock itself"):
         KafkaOptions(servers="h:1", conf={key: "x"})

@@ -57,6 +57,7 @@ REFUSED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.TOPIC_EXCEPTION,
     KafkaError.INVALID_RECORD,
+    KafkaError._INVALID_DIFFERENT_RECORD,  # sent together with such a one
     KafkaError.POLICY_VIOLATION,
     KafkaError.INVALID_MSG,
 }

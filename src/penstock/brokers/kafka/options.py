@@ -25,6 +25,9 @@ _OWN_SETTINGS = {
     "message.timeout.ms": "timeout",
     "delivery.timeout.ms": "timeout",
     "transaction.timeout.ms": "transaction_timeout",
+    # Python's client takes these beside librdkafka's, and no text for them.
+    "logger": None,
+    "default.topic.config": None,
 }
 
 
@@ -33,7 +36,14 @@ def _read_servers(given: Any) -> str:
         given = ",".join(given)
     if not isinstance(given, str) or not given.strip() or "@" in given or "://" in given:
         raise wanted("host:port of one broker or more, with commas between")
+    if not all(map(_is_server, given.split(","))):
+        raise wanted("host:port of one broker or more, with commas between; a port is up to 65535")
     return given.strip()
+
+
+def _is_server(given: str) -> bool:
+    match = re.fullmatch(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:;\[\]]+)(?::([0-9]{1,5}))?", given.strip())
+    return match is not None and 0 < int(match[1] or 1) <= 65535
 
 
 def _read_setting(given: Any) -> Any:

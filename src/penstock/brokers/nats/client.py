@@ -41,9 +41,30 @@ _KNOWN = (
     concurrent.futures.CancelledError,
 )
 _MOST_PENDING_BYTES = 16 * 1024 * 1024
+# The server calls these its own failure, but they are of what was asked for: replicas without a cluster, and a
+# configuration that no stream can have.
+_NO_SUCH_STREAM = (10052, 10074)
+# A file of this machine, named in the options: waiting gives nobody a right to it.
+_UNREADABLE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 _NO_JETSTREAM = (10039, 10076)  # for this account, or at all
-# A configuration that no stream can have, and replicas on a server alone. NATS calls both its own failure (500).
-_WRONG_OPTIONS = (10052, 10074)
+
+
+class _Client(Client):  # type: ignore[misc]
+    """Says nothing without TLS where TLS is wanted: as it comes, the client takes a server's word for whether there is any."""
+
+    def __init__(self, *, wants_tls: bool) -> None:
+        super().__init__()
+        self._wants_tls = wants_tls
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        scheme = self._current_server.uri.scheme
+        is_wanted = scheme == "tls" or (self._wants_tls and scheme != "wss")
+        is_required = bool(info.get("tls_required")) and scheme != "ws"  # which has none within
+        if initial_connection and is_wanted and not is_required:
+            if scheme == "ws" or not info.get("tls_available"):
+                raise nats_errors.SecureConnWantedError
+            info["tls_required"] = True  # the client looks there next, and before it logs in
+        await super()._process_info(info, initial_connection)
 
 
 class Connection:
@@ -130,22 +151,41 @@ class Connection:
             "nkeys_seed": options.nkey and str(options.nkey),
             "tls": self._tls(),
         }
-        self._client = Client()
-        await self._client.connect(
-            list(options.url),
-            error_cb=self._note,
-            name="penstock",
-            # What was not acknowledged is delivered again as a whole, in its order: by `open`.
-            allow_reconnect=False,
-            # Each server twice, and then it is penstock's to wait; 0 would be for ever.
-            max_reconnect_attempts=1,
-            reconnect_time_wait=timing().broker_ask_pause_seconds,
-            # They are made here, of tokens that are escaped.
-            skip_subject_validation=True,
-            connect_timeout=max(1, int(options.timeout)),
-            pending_size=_MOST_PENDING_BYTES,
-            **{key: value for key, value in given.items() if value is not None},
-        )
+        self._client = _Client(wants_tls=options.tls is not None)
+        try:
+            await self._client.connect(
+                list(options.url),
+                error_cb=self._note,
+                name="penstock",
+                # What was not acknowledged is delivered again as a whole, in its order: by `open`.
+                allow_reconnect=False,
+                # Each server twice, and then it is penstock's to wait; 0 would be for ever.
+                max_reconnect_attempts=1,
+                reconnect_time_wait=timing().broker_ask_pause_seconds,
+                # They are made here, of tokens that are escaped.
+                skip_subject_validation=True,
+                connect_timeout=max(1, int(options.timeout)),
+                pending_size=_MOST_PENDING_BYTES,
+                **{key: value for key, value in given.items() if value is not None},
+            )
+        except nats_errors.SecureConnWantedError:
+            raise self._errors.login(
+                "connecting: the server offers no TLS, and nothing is said to it without",
+                self.place,
+                f"run the server with TLS; or take tls: out and write nats:// in url: of {self._errors.user}",
+            ) from None
+        except _KNOWN:
+            raise
+        except Exception:
+            # What the client makes of a file that holds no key is any error at all, and may say what the file holds.
+            if options.credentials is None and options.nkey is None:
+                raise
+            which = "credentials" if options.credentials is not None else "nkey"
+            raise self._errors.login(
+                f"connecting: the file of {which} holds nothing to log in with",
+                self.place,
+                f"correct {which} of {self._errors.user}",
+            ) from None
 
     def _tls(self) -> ssl.SSLContext | None:
         wanted = self._options.tls
@@ -247,7 +287,7 @@ class Connection:
         text = str(cause or error).lower()
         if isinstance(error, PenstockError):
             return error
-        if isinstance(error, ssl.SSLError | FileNotFoundError) or "authorization" in text:
+        if isinstance(error, (ssl.SSLError, *_UNREADABLE)) or "authorization" in text:
             return self._errors.login(
                 said, self.place, f"correct credentials, user, token or tls of {self._errors.user}"
             )
@@ -260,7 +300,7 @@ class Connection:
                 said, self.place, "grant penstock's user what docs/howto/nats.md lists"
             )
         if isinstance(error, js_errors.BadRequestError) or (
-            isinstance(error, js_errors.APIError) and error.err_code in _WRONG_OPTIONS
+            isinstance(error, js_errors.APIError) and error.err_code in _NO_SUCH_STREAM
         ):
             return self._errors.refused(
                 said,

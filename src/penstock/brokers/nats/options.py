@@ -2,6 +2,7 @@
 
 import enum
 import re
+import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -26,6 +27,12 @@ def _read_servers(given: Any) -> list[str]:
     for each in servers:
         if not isinstance(each, str) or not re.match(r"(nats|tls|ws|wss)://[^/\s]+$", each):
             raise wanted("nats://host:port or tls://host:port")
+        try:
+            is_one = urllib.parse.urlsplit(each).hostname and urllib.parse.urlsplit(each).port != 0
+        except ValueError:
+            is_one = False
+        if not is_one:
+            raise wanted("nats://host:port or tls://host:port, with a port up to 65535")
         if "@" in each:
             raise fault(
                 BadValue(
@@ -33,6 +40,8 @@ def _read_servers(given: Any) -> list[str]:
                     do="write user: and password:, token: or credentials: beside it",
                 )
             )
+    if len({each.startswith("ws") for each in servers}) > 1:
+        raise wanted("URLs of WebSockets (ws, wss) or others (nats, tls), not both")
     return servers
 
 

@@ -77,7 +77,10 @@ class AtLeastOnceSink(DocumentSink):
             raise DocumentsRefused(refused)
 
     def _deliver(self, mine: Producing, batches: list[pa.RecordBatch]) -> dict[str, str]:
-        """Deliver all; or what is refused, before anything is produced where that can be known."""
+        """Deliver all; or what is refused, before anything is produced where that can be known.
+
+        Of what only the broker knows, other documents are delivered, and come again.
+        """
         refused: dict[str, str] = {}
         for batch in batches:
             refused |= mine.refused(batch)
@@ -91,7 +94,13 @@ class AtLeastOnceSink(DocumentSink):
             mine.flush()
         except KafkaException as error:
             raise mine.clients.explained(error.args[0], "producing") from None
-        return mine.failures()
+        if not (reasons := mine.failures()):
+            return {}
+        for batch in batches:  # topics may have changed since they were met
+            refused |= mine.refused(batch)
+        for batch in () if refused else batches:
+            refused |= mine.refused_at(batch, reasons)
+        return refused
 
     def interrupt(self) -> None:
         """Wait for the brokers no longer."""

@@ -2,6 +2,7 @@
 
 import enum
 import re
+import urllib.parse
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
@@ -60,11 +61,20 @@ def _read_topic(given: str) -> str:
 
 
 def _read_registry_url(given: str) -> str:
-    if not re.fullmatch(r"https?://[^/@\s]+(/\S*)?", given):
+    if not re.fullmatch(r"https?://[^/@\s]+(/\S*)?", given) or not _has_host(given):
         raise wanted(
             "http:// or https://, a host, and no login: that goes to username and password"
         )
     return given
+
+
+def _has_host(url: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host = (parts.hostname or "").encode("idna")
+        return bool(host) and parts.port != 0
+    except ValueError:
+        return False
 
 
 class RegistryOptions(Options):
@@ -102,7 +112,8 @@ class KafkaOptions(SinkOptions):
     tombstones: bool | None = None
     progress_topic: TopicName = "penstock.progress"
     timeout: Seconds = 30.0
-    transaction_timeout: Seconds = 600.0
+    # At least 1: librdkafka's rule.
+    transaction_timeout: Annotated[Seconds, Field(ge=1)] = 600.0
     conf: Conf = Field(default_factory=dict)
 
     @property

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
 from penstock.brokers.kafka.client import REFUSED, Clients
@@ -14,9 +16,8 @@ from penstock.sinks.documents.patterns import TablesOfBatch
 from penstock.sinks.kafka.topics import Topics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    import pyarrow as pa
     from confluent_kafka import Producer
 
     from penstock.sinks.kafka.options import KafkaOptions
@@ -61,6 +62,7 @@ class Producing:
         self._held = HeldProducer(self.clients)
         self._batch_bytes = _BATCH_BYTES
         self._reports = Reports()
+        self._refusing: dict[str, str] = {}
 
     @property
     def is_ours(self) -> bool:
@@ -142,18 +144,52 @@ class Producing:
         tables = TablesOfBatch.of(batch)
         topics = [self._layout.topics.of(*name) for name in tables.names]
         missing = self.topics.missing(sorted(set(topics)))
-        refused: dict[str, str] = {}
-        for number, topic in enumerate(topics):
-            if topic in missing:
-                ids = batch.column("id").filter(tables.rows(number)).to_pylist()
-                refused |= dict.fromkeys(ids, missing[topic])
-        return refused | self._too_large(batch, tables, topics)
+        known = self._without_key(batch, tables, topics) | self._too_large(batch, tables, topics)
+        return _of_topics(batch, tables, topics, missing | self._refusing) | known
+
+    def refused_at(self, batch: pa.RecordBatch, reasons: Mapping[str, str]) -> dict[str, str]:
+        """The documents of a batch that go to topics which refuse, by topic why."""
+        tables = TablesOfBatch.of(batch)
+        topics = [self._layout.topics.of(*name) for name in tables.names]
+        return _of_topics(batch, tables, topics, reasons)
+
+    def refuse_again(self, reasons: Mapping[str, str]) -> None:
+        """Refuse documents of topics, by topic why, until `allow_all`: what was read once is not there any more."""
+        self._refusing = dict(reasons)
+
+    def allow_all(self) -> None:
+        """Have the broker say again what it refuses."""
+        self._refusing = {}
+
+    def _without_key(
+        self, batch: pa.RecordBatch, tables: TablesOfBatch, topics: list[str]
+    ) -> dict[str, str]:
+        """Records without a key that go to a compacted topic: the broker refuses them, and all that is sent with them."""
+        if "record_key" not in batch.schema.names:
+            return {}  # penstock's own form always has one
+        keyless = batch.column("record_key").is_null().to_numpy(zero_copy_only=False)
+        places = np.flatnonzero(keyless)
+        met = {topics[number] for number in np.unique(tables.numbers[places]).tolist()}
+        if not any(map(self.topics.needs_keys, met)):
+            return {}
+        # It may have been changed since.
+        self.topics.read_limits([topic for topic in met if self.topics.is_known(topic)])
+        compacted = np.array([self.topics.needs_keys(topic) for topic in topics])[tables.numbers]
+        for topic in filter(self.topics.needs_keys, met):
+            self._refusing.pop(topic, None)  # that is why, and others can go
+        some = np.flatnonzero(keyless & compacted)
+        ids = batch.column("id").take(pa.array(some)).to_pylist()
+        return {
+            one: f"a record without a key, and topic {topics[number]} is compacted (cleanup.policy)"
+            for one, number in zip(ids, tables.numbers[some].tolist(), strict=True)
+        }
 
     def _too_large(
         self, batch: pa.RecordBatch, tables: TablesOfBatch, topics: list[str]
     ) -> dict[str, str]:
         sizes = self._layout.sizes(batch)
-        if not len(sizes) or int(sizes.max()) <= self.topics.least_limit:
+        least = min(self._own_limit, self.topics.least_limit)
+        if not len(sizes) or int(sizes.max()) <= least:
             return {}
         # It may have been raised since.
         self.topics.read_limits([topic for topic in topics if self.topics.is_known(topic)])
@@ -166,10 +202,15 @@ class Producing:
             for place in places
         }
 
-    def _limit(self, topic: str) -> int:
+    @property
+    def _own_limit(self) -> int:
+        """What the client takes, whatever the topic."""
         given = self._options.conf.get("message.max.bytes")
-        own = int(given.get_secret_value()) if given else _LARGEST_RECORD
-        return min(own, self.topics.limit(topic) if self.topics.is_known(topic) else own)
+        return int(given.get_secret_value()) if given else _LARGEST_RECORD
+
+    def _limit(self, topic: str) -> int:
+        own = self._own_limit
+        return min(own, self.topics.limit(topic)) if self.topics.is_known(topic) else own
 
     def produce(self, batch: pa.RecordBatch) -> None:
         """Hand the records of a batch to the client.
@@ -216,12 +257,18 @@ class Producing:
                 return
 
     def failures(self) -> dict[str, str]:
-        """What the broker said of records since the last time: refusals by document.
+        """What the broker said of records since the last time: by topic, why it refuses some.
+
+        It refuses what was sent together as a whole, and its reports have no headers: which document is to blame, nobody
+        says.
 
         Raises:
             PenstockError: something else than a refusal.
         """
         refused: dict[str, str] = {}
+        if self._held.is_there:
+            with suppress(KafkaException, SystemError):  # what is beyond repair says so
+                self.producer.poll(0)
         for error, record in self._reports.take():
             if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
                 self.topics.forget()
@@ -231,11 +278,13 @@ class Producing:
                     "let penstock's user describe the configuration of topics, or set"
                     " message.max.bytes in conf: of the sink",
                 )
-            if error.code() not in REFUSED:
+            is_position = record.topic() == self._options.progress_topic
+            if error.code() not in REFUSED or is_position:
                 self.topics.forget()
                 raise self.clients.explained(error, f"producing to topic {record.topic()}")
-            one = dict(record.headers() or ()).get("id", b"")
-            refused[one.decode()] = f"topic {record.topic()}: Kafka says {error.name()}"
+            refused[record.topic()] = f"topic {record.topic()}: Kafka says {error.name()}"
+        if refused:
+            self.topics.forget()
         return refused
 
     def flush(self, meanwhile: Callable[[], None] | None = None) -> None:
@@ -246,6 +295,18 @@ class Producing:
             PenstockError: the broker has taken nothing for as long as the time-out.
         """
         self._held.flush("producing", meanwhile)
+
+
+def _of_topics(
+    batch: pa.RecordBatch, tables: TablesOfBatch, topics: list[str], reasons: Mapping[str, str]
+) -> dict[str, str]:
+    """The documents that go to some topics, with the reason of each."""
+    found: dict[str, str] = {}
+    for number, topic in enumerate(topics):
+        if topic in reasons:
+            ids = batch.column("id").filter(tables.rows(number)).to_pylist()
+            found |= dict.fromkeys(ids, reasons[topic])
+    return found
 
 
 def _unless_given(options: KafkaOptions, conf: dict[str, Any]) -> dict[str, Any]:

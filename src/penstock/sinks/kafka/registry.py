@@ -135,8 +135,8 @@ class Registry:
         request = urllib.request.Request(  # noqa: S310 - the scheme is checked with the options
             options.url.rstrip("/") + path, data, headers, method=method
         )
+        opener = urllib.request.build_opener(_NoRedirect, *self._tls())
         try:
-            opener = urllib.request.build_opener(_NoRedirect, *self._tls())
             with opener.open(request, timeout=options.timeout) as answer:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
@@ -158,7 +158,14 @@ class Registry:
         if not self.options.url.startswith("https:"):
             return []
         ca = self.options.ca
-        context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+        try:
+            context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+        except OSError as error:  # of TLS as well
+            raise SinkLoginRefused(
+                f"registry.ca cannot be used ({type(error).__name__})",
+                self.place,
+                "set registry.ca to a file with the certificate of who signed the registry's",
+            ) from None
         return [urllib.request.HTTPSHandler(context=context)]
 
     def _silent(self, why: str) -> SinkError:

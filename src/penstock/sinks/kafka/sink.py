@@ -81,6 +81,17 @@ class ExactlyOnceSink(DocumentSink):
         self._init()
         return self._progress.read(self._siblings, self._end_transaction)
 
+    def _require_right(self) -> None:
+        """See that the position can be written: a transaction does not say for what of it a right is missing.
+
+        Raises:
+            SinkPrivilegeMissing: it cannot.
+        """
+        for reason in self._producing.topics.forbidden([self._options.progress_topic]).values():
+            raise SinkPrivilegeMissing(
+                reason, self._where, "grant the operation Write on it: the position is there"
+            )
+
     def _end_transaction(self, name: str) -> None:
         """Have the broker end what a killed process has left open for another source, if nobody delivers that one."""
         claim = Claim(self._clients, name, self._options.progress_topic)
@@ -108,11 +119,12 @@ class ExactlyOnceSink(DocumentSink):
         """Produce documents and position in one transaction."""
         assert state is not None, "delivered by the driver"
         with self._or_discard():
-            refused = self._produce(documents)
-            if not refused:
-                self._store(state.encode())
-                fault_point("kafka.before_commit")
-                refused = self._commit()
+            with self._or_refusals():
+                refused = self._produce(documents)
+                if not refused:
+                    self._store(state.encode())
+                    fault_point("kafka.before_commit")
+                    self._commit()
             if refused:
                 self._abort()
         if refused:
@@ -125,6 +137,24 @@ class ExactlyOnceSink(DocumentSink):
             yield
         except BaseException:
             self._discard()
+            raise
+
+    @contextmanager
+    def _or_refusals(self) -> Iterator[None]:
+        """Where the broker has refused records, their reports have the reason: the transaction only knows that one failed."""
+        try:
+            yield
+        except SecondInstance:
+            raise
+        except PenstockError:
+            if refused := self._producing.failures():
+                self._producing.refuse_again(refused)
+                raise SinkError(
+                    "; ".join(refused.values()),
+                    self._where,
+                    "nothing, penstock delivers the batch again without the documents for there",
+                ) from None
+            self._producing.topics.forget()
             raise
 
     def _produce(self, documents: Iterator[pa.RecordBatch]) -> dict[str, str]:
@@ -140,6 +170,8 @@ class ExactlyOnceSink(DocumentSink):
                 self._begin_anew(is_empty)
             self._producing.produce(batch)
             is_empty = False
+        if refused or not is_empty:  # between two attempts positions may be stored alone
+            self._producing.allow_all()
         return refused
 
     def _begin(self) -> None:
@@ -169,25 +201,16 @@ class ExactlyOnceSink(DocumentSink):
         except (KafkaException, BufferError) as error:
             raise self._explained(error, "producing the position") from None
 
-    def _commit(self) -> dict[str, str]:
-        """Commit; or what is refused, and nothing is committed."""
+    def _commit(self) -> None:
         try:
             # A commit would do that as well, but not say whether anything moves.
             self._flush()
             self._in_steps("commit_transaction", "committing")
-        except SecondInstance:
-            raise
-        except PenstockError as error:
-            # Where it is one record's, its report has the reason: the transaction only knows that one failed.
-            if refused := self._producing.failures():
-                return refused
-            self._producing.topics.forget()
-            if isinstance(error, SinkPrivilegeMissing):
-                # A right that was taken away meanwhile: whose, the next attempt finds out by asking.
-                raise SinkError(error.what, error.where, "nothing, penstock tries again") from None
-            raise
+        except SinkPrivilegeMissing as error:
+            self._require_right()
+            # A right to a topic of documents that was taken away meanwhile: whose, the next attempt finds out by asking.
+            raise SinkError(error.what, error.where, "nothing, penstock tries again") from None
         self._in_transaction = False
-        return {}
 
     def _flush(self) -> None:
         try:

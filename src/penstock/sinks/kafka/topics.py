@@ -11,7 +11,7 @@ from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, Resour
 
 from penstock.brokers.kafka.client import REFUSED
 from penstock.brokers.kafka.names import too_long
-from penstock.errors import PenstockError, Remedy
+from penstock.errors import PenstockError, Remedy, SinkPrivilegeMissing
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -37,11 +37,13 @@ class Topics:
         self._clients = clients
         self._options = options
         self._limits: dict[str, int] = {}
+        self._compacted: set[str] = set()
         self._partitions: dict[str, int] = {}
 
     def forget(self) -> None:
         """Know nothing any more."""
         self._limits.clear()
+        self._compacted.clear()
         self._partitions.clear()
 
     def is_known(self, topic: str) -> bool:
@@ -51,6 +53,10 @@ class Topics:
     def limit(self, topic: str) -> int:
         """How many bytes a record of a known topic may have."""
         return self._limits[topic]
+
+    def needs_keys(self, topic: str) -> bool:
+        """Whether a known topic is compacted, so that it takes no record without a key."""
+        return topic in self._compacted
 
     @property
     def least_limit(self) -> int:
@@ -113,14 +119,17 @@ class Topics:
             PenstockError: the broker cannot be asked.
         """
         described = self._describe(topics)
-        return {
-            topic: self._clients.ask(
-                lambda topic=topic: self._describe([topic])[topic],  # type: ignore[misc]
-                f"describing topic {topic}",
-                described[topic],
-            ).authorized_operations
-            for topic in topics
-        }
+        found: dict[str, list[AclOperation] | None] = {}
+        for topic in topics:
+            try:
+                found[topic] = self._clients.ask(
+                    lambda topic=topic: self._describe([topic])[topic],  # type: ignore[misc]
+                    f"describing topic {topic}",
+                    described[topic],
+                ).authorized_operations
+            except SinkPrivilegeMissing:
+                found[topic] = [AclOperation.UNKNOWN]  # nothing that has a name, not even to look
+        return found
 
     def _describe(self, topics: Sequence[str]) -> dict[str, Any]:
         if not topics:
@@ -186,11 +195,13 @@ class Topics:
         return None
 
     def read_limits(self, topics: Collection[str]) -> None:
-        """Ask how large a record each topic takes."""
+        """Ask how large a record each topic takes, and whether it takes one without a key."""
         settings = self._settings(topics)
         for topic in topics:
             limit = self._asked(topic, "max.message.bytes", settings[topic])
+            policy = self._asked(topic, "cleanup.policy", settings[topic]) or ""
             self._limits[topic] = int(limit or _DEFAULT_LIMIT) - _BATCH_BYTES
+            (self._compacted.add if "compact" in policy else self._compacted.discard)(topic)
 
     def setting(self, topic: str, key: str) -> str | None:
         """A setting of a topic that is there; None where it may not be looked at."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 # What a message weighs beside its value: headers, whose size hardly varies.
 _OVERHEAD_BYTES = 512
 _DUPLICATES_AT_ONCE = 200
+_LOOKED_AHEAD_BYTES = 16 * 1024 * 1024
 
 
 class NatsSink(DocumentSink):
@@ -121,9 +123,10 @@ class NatsSink(DocumentSink):
         self._last_id = None
         refused: dict[str, str] = {}
         acks.begin()
-        for batch in documents:
-            refused |= self._too_large(batch)
-            if not refused:
+        for batches in _looked_ahead(documents):
+            for batch in batches:
+                refused |= self._too_large(batch)
+            for batch in () if refused else batches:
                 self._connection.run(self._publish(batch, acks), "publishing")
         acks.settle()
         self._require_own(acks.take_duplicates())
@@ -274,7 +277,7 @@ class Acks:
         self._acked += 1
         self._connection.move_on()
         data = self._last_ack = message.data
-        if not data or b'"error"' in data:
+        if not data or b'"error":' in data:  # and not a stream of that name
             # The first one is the cause: in strict order all later ones are refused because of it.
             self._error = self._error or _error_of(message)
         elif b'"duplicate"' in data and (found := json.loads(data)).get("duplicate"):
@@ -354,6 +357,19 @@ class Acks:
         )
 
 
+def _looked_ahead(documents: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """A few batches at once, mostly all: what is refused is known before anything is published. A table that stops is
+    published again from its first document on, perhaps when the server has forgotten the ids."""
+    some: list[pa.RecordBatch] = []
+    for batch in documents:
+        some.append(batch)
+        if sum(each.nbytes for each in some) >= _LOOKED_AHEAD_BYTES:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
 def _error_of(message: Any) -> dict[str, Any]:
     try:
         return dict(json.loads(message.data)["error"])
@@ -361,6 +377,10 @@ def _error_of(message: Any) -> dict[str, Any]:
         return {"err_code": 503, "description": "no stream takes the subject"}
 
 
+# Line ends, a blank at the end, and what looks like one of those that were replaced: else two ids would be one.
+_NO_HEADER = re.compile(r"[\r\n]|\s\Z|%(?=[0-9a-f]{2})")
+
+
 def _header(text: str) -> str:
-    """A header's value has no line ends; ids hold names of tables, which may."""
-    return text.replace("\r", "%0d").replace("\n", "%0a")
+    """A header's value has no line ends, and no blank at its end; ids hold names of tables, which may."""
+    return _NO_HEADER.sub(lambda each: "".join(f"%{byte:02x}" for byte in each[0].encode()), text)
