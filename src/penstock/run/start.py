@@ -9,12 +9,20 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.config import DEFAULT_PARENT, pipeline_from_document
-from penstock.errors import LogGone, PenstockError, PositionMissing, PublicationChanged, SourceTwice
+from penstock.errors import (
+    LogGone,
+    PenstockError,
+    PositionMissing,
+    PublicationChanged,
+    SecondInstance,
+    SourceTwice,
+)
 from penstock.lsn import ZERO, Lsn
 from penstock.modifiers.chain import chain_for
 from penstock.pipeline import build_sinks, log_of, require_keys, state_of, top_of
@@ -128,9 +136,7 @@ def start(pipeline: PipelineFile, databases: Databases | None = None) -> Started
         with connect_source(url, "penstock start") as connection:
             if databases is not None:
                 databases.claim(pipeline.source_id, connection, url)
-            if find_subscription(connection, pipeline.name) is None:
-                _require_fresh(pipeline, connection)
-            else:
+            if not _is_first_start(pipeline, connection):
                 for finding in idle_findings(pipeline):
                     _log.warning("%s", finding.error)
             subscription = ensure_subscription(
@@ -142,11 +148,33 @@ def start(pipeline: PipelineFile, databases: Databases | None = None) -> Started
             identity = read_identity(connection, subscription, url)
             slot = slot_state(connection, subscription.slot)
         check_slot(slot, subscription.slot, str(url))
-    except PenstockError:
-        if not existed:
+    except PenstockError as error:
+        # Where another process has begun beside this one, it may be that one's by now.
+        if not existed and not isinstance(error, SecondInstance):
             _remove(state.path)
         raise
     return Started(subscription, identity, slot, state)
+
+
+def _is_first_start(pipeline: PipelineFile, connection: Connection) -> bool:
+    """Whether nothing of the pipeline is at its source yet, and all that it needs may be made.
+
+    The other half may be doing the same at this moment: it has the sinks open while it looks, and is waited for.
+
+    Raises:
+        PenstockError: it is not, and may not.
+    """
+    patience_ends = time.monotonic() + timing().state_lock_patience_seconds
+    while find_subscription(connection, pipeline.name) is None:
+        try:
+            _require_fresh(pipeline, connection)
+        except SecondInstance:
+            if time.monotonic() > patience_ends:
+                raise
+            time.sleep(timing().state_lock_poll_seconds)
+        else:
+            return True
+    return False
 
 
 def _remove(path: Path) -> None:
