@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 # A batch this large says that there is more to come; the next ones wait, so long, to be so large.
 _BACKLOG_BYTES = 2 * 1024 * 1024
 _GROW_BYTES = 24 * 1024 * 1024
-_MOST_GROWING = 2  # times as long
+# What took more times as long as that to come is not waited for.
+_MOST_GROWING = 2
 
 
 @dataclass(frozen=True)
@@ -398,7 +399,7 @@ class Flow:
         """The slices of the next batch.
 
         In a backlog a batch waits a moment to grow: a job costs the same for one slice as for ten. What took
-        longer than that to come since the last batch was read would hardly grow meanwhile.
+        several times as long to come, since the last batch was read, would hardly grow meanwhile.
         """
         slices = reader.read(self._sink.batch_bytes)
         size = _size(slices)
